@@ -132,8 +132,8 @@ fn known_or_new(interface: &Interface) -> Arc<Device> {
     device
 }
 
-/// Returns whether a device has this address. A link-local address, which may belong to another host
-/// on another link, has none.
+/// Returns whether a device has this address. A link-local address, which may belong to another
+/// host on another link, has none.
 pub(crate) fn has_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -433,7 +433,7 @@ mod tests {
     use crate::per_process::tests::child_finishes;
 
     #[test]
-    fn child_lists_devices_though_a_thread_of_its_parent_did() {
+    fn a_forked_child_lists_devices_while_the_parents_lock_was_held() {
         let _held = known();
         child_finishes(|| {
             devices().unwrap();

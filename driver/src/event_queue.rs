@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_out_in_order_and_then_the_descriptor_is_not_readable() {
+    fn events_are_fifo_and_the_descriptor_is_drained() {
         let queue = nonblocking();
         queue.push(1);
         queue.push(2);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn event_whose_count_the_application_has_read_is_taken_without_blocking() {
+    fn take_does_not_block_after_the_application_read_the_count() {
         let queue = EventQueue::of_rare_events().unwrap();
         queue.push(1);
         rustix::io::read(queue.fd(), &mut [0_u8; 8]).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn event_that_nobody_wants_is_passed_over() {
+    fn next_with_skips_rejected_events() {
         let queue = nonblocking();
         queue.push(1);
         queue.push(2);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_events_back_never_waits_for_the_next_one() {
+    fn retract_does_not_block() {
         /// Often enough that a retraction meets a reader between its poll and its read.
         const ROUNDS: u32 = 20_000;
         const LAST: u32 = u32::MAX;

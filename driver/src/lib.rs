@@ -3,8 +3,8 @@
 //! The modules are layers; each uses only those below it (ARCHITECTURE.md lists them all):
 //!
 //! - [`cm`]: connections by IP address and port.
-//! - `objects`: what programs hold, and their calls: [`context`], [`qp`], [`cq`], [`srq`],
-//!   [`xrcd`], [`waiting`] for events, [`stat`].
+//! - `objects`: the objects that programs use, and their calls: [`context`], [`qp`], [`cq`],
+//!   [`srq`], [`xrcd`], [`waiting`] for events, [`stat`].
 //! - [`path`]: from sockets to queue pairs and back; the progress thread.
 //! - `queues`: queue pairs, completion queues and shared receive queues as packets change them.
 //! - `ports`: the sockets of local addresses, and routes.

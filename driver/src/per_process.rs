@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn value_stays_until_it_is_forgotten() {
+    fn a_per_process_value_lives_until_forget() {
         static VALUE: PerProcess<Vec<u8>> = PerProcess::new();
         let first = VALUE.get(|| vec![1]);
         assert!(ptr::eq(first, VALUE.get(|| vec![2])));

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_names_the_same_whatever_its_low_byte() {
+    fn the_low_byte_of_a_key_does_not_select_the_region() {
         let mut table = ByKey::default();
         table.insert(0x1234_5678, 'a');
         table.insert(0x1234_5778, 'b');
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_is_given_once_until_it_is_free_again() {
+    fn a_number_is_assigned_once_until_freed() {
         let mut table = ByNumber::default();
         let add = |table: &mut ByNumber<Qpn>| {
             let made = table.add(7..=9, |number| Ok::<_, ()>(Arc::new(number)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_stays_free_when_nothing_can_be_made_of_it() {
+    fn a_failed_creation_leaves_its_number_free() {
         let mut table = ByNumber::<()>::default();
         assert_eq!(table.add(7..=7, |_| Err("no memory")), Err("no memory"));
         let made = table.add(7..=7, |_| Ok::<_, ()>(Arc::new(())));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ALL, Buffer, End, PATIENCE, pair};
+use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use urxe_driver::path;
@@ -59,14 +59,17 @@ impl Words {
     fn await_memory(&self) {
         let start = Instant::now();
         while self.to.now() != self.from.data {
-            assert!(start.elapsed() < PATIENCE, "words did not come");
+            assert!(
+                start.elapsed() < TEST_TIMEOUT,
+                "the WRITEs were not executed"
+            );
             std::thread::yield_now();
         }
     }
 }
 
 #[test]
-fn sends_posted_one_by_one_in_a_row_go_out_together() {
+fn consecutive_sends_are_coalesced() {
     let _alone = alone();
     let words = Words::new();
     let gathered = || path::get().counters().coalesced_sends.get();
@@ -74,7 +77,10 @@ fn sends_posted_one_by_one_in_a_row_go_out_together() {
     let start = Instant::now();
     // A busy machine may preempt the posting thread. Posts that follow later are sent at once.
     while gathered() - before < WORDS / 2 {
-        assert!(start.elapsed() < PATIENCE, "hardly any send waited");
+        assert!(
+            start.elapsed() < TEST_TIMEOUT,
+            "too few sends were deferred"
+        );
         words.write();
         let completion = words.a.completion();
         assert_eq!(completion.status, WcStatus::Success);
@@ -85,7 +91,7 @@ fn sends_posted_one_by_one_in_a_row_go_out_together() {
 }
 
 #[test]
-fn a_program_that_posts_and_then_looks_at_memory_is_served() {
+fn deferred_sends_are_flushed_while_the_program_polls_memory() {
     let _alone = alone();
     for _ in 0..20 {
         let words = Words::new();
@@ -97,7 +103,7 @@ fn a_program_that_posts_and_then_looks_at_memory_is_served() {
 }
 
 #[test]
-fn what_waits_goes_out_before_its_queue_pair_is_destroyed() {
+fn destroy_flushes_deferred_packets() {
     let _alone = alone();
     for _ in 0..20 {
         let Words { a, b, from, to } = Words::new();
@@ -109,7 +115,10 @@ fn what_waits_goes_out_before_its_queue_pair_is_destroyed() {
         drop(a);
         let start = Instant::now();
         while to.now()[..8] != from.data[..8] {
-            assert!(start.elapsed() < PATIENCE, "words did not come");
+            assert!(
+                start.elapsed() < TEST_TIMEOUT,
+                "the WRITEs were not executed"
+            );
             path::get().drive();
         }
         drop(b);

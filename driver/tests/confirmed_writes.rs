@@ -20,7 +20,7 @@ fn flush(buffer: &Buffer, how: Feth) -> SendOp {
 }
 
 #[test]
-fn word_is_there_when_the_atomic_write_is_done() {
+fn atomic_write_is_visible_at_completion() {
     let (a, b) = pair(|_| {});
     let there = Buffer::new(&b.pd, 64, ALL);
     for round in 1..100_u64 {
@@ -75,7 +75,7 @@ fn flush_needs_a_region_that_permits_it() {
 }
 
 #[test]
-fn nothing_is_promised_to_be_persistent() {
+fn persistent_flush_is_refused() {
     let (a, b) = pair(|_| {});
     let there = Buffer::new(&b.pd, 64, FLUSHABLE);
     a.post(1, flush(&there, Feth::PERSISTENCE), &[]);

@@ -12,7 +12,7 @@ use urxe_proto::work::{SendOp, WcStatus};
 const CE: u8 = 0b11;
 
 #[test]
-fn a_marked_packet_comes_back_as_a_notification_that_is_heeded() {
+fn a_ce_mark_causes_a_cnp_that_reduces_the_rate() {
     // An application may set the whole traffic class, so its packets can carry CE from the start.
     let (a, b) = pair(|attr| attr.av.traffic_class = CE);
     let from = Buffer::new(&a.pd, 64, ALL);
@@ -38,7 +38,7 @@ fn a_marked_packet_comes_back_as_a_notification_that_is_heeded() {
 }
 
 #[test]
-fn nothing_is_marked_on_a_path_without_congestion() {
+fn an_uncongested_path_has_no_ce_marks() {
     let (a, b) = pair(|_| ());
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use urxe_driver::cm::channel::{ConnectionDetails, DatagramDetails, Details};
 use urxe_driver::cm::id::{Service, Transport};
-use urxe_driver::cm::{CmError, Event, EventChannel, EventKind, Id, Offer, PortSpace, State};
+use urxe_driver::cm::{CmError, ConnParam, Event, EventChannel, EventKind, Id, PortSpace, State};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::qp::{AttrMask, QpState};
@@ -79,17 +79,17 @@ fn datagram(event: &Event) -> &DatagramDetails {
     }
 }
 
-/// Returns an offer with the queue pair number `qpn`. A peer rejects a number that is in use as
+/// Returns parameters with the queue pair number `qpn`. A peer rejects a number that is in use as
 /// stale, and the tests run in parallel, so no two connections of these tests have the same number.
-fn offer(text: &str, qpn: u32) -> Offer {
-    Offer {
+fn conn_param(text: &str, qpn: u32) -> ConnParam {
+    ConnParam {
         private_data: text.as_bytes().to_vec(),
         qpn: Qpn::new(qpn),
         responder_resources: 3,
         initiator_depth: 5,
         retry_count: 6,
         rnr_retry_count: 7,
-        ..Offer::default()
+        ..ConnParam::default()
     }
 }
 
@@ -99,14 +99,14 @@ fn invalid(result: Result<(), CmError>) {
 }
 
 #[test]
-fn a_connection_is_made_used_and_ended() {
+fn a_connection_is_established_used_and_disconnected() {
     let (theirs, ours) = (channel(), channel());
     let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
     let client = resolved(&ours, PortSpace::Tcp, to);
     invalid(client.ready());
     invalid(client.disconnect());
-    client.connect(&offer("hello", 0x101)).unwrap();
-    invalid(client.connect(&offer("hello", 0x101)));
+    client.connect(&conn_param("hello", 0x101)).unwrap();
+    invalid(client.connect(&conn_param("hello", 0x101)));
 
     let request = expect(&theirs, EventKind::ConnectRequest);
     assert!(Arc::ptr_eq(request.listener.as_ref().unwrap(), &server));
@@ -134,7 +134,7 @@ fn a_connection_is_made_used_and_ended() {
     assert_eq!(attr.av.dgid, bound.gid());
     let server_psn = attr.rq_psn;
     invalid(client.qp_attributes(QpState::Rtr).map(|_| ()));
-    peer.accept(&offer("welcome", 0x102)).unwrap();
+    peer.accept(&conn_param("welcome", 0x102)).unwrap();
 
     let response = expect(&ours, EventKind::ConnectResponse);
     assert_eq!(connection(&response).private_data.len(), 196);
@@ -164,12 +164,12 @@ fn a_connection_is_made_used_and_ended() {
 }
 
 #[test]
-fn a_listener_of_all_addresses_and_its_rejection() {
+fn a_wildcard_listener_receives_requests_and_rejects() {
     let (theirs, ours) = (channel(), channel());
     let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let (server, to) = listener(&theirs, PortSpace::Tcp, anywhere);
     let client = resolved(&ours, PortSpace::Tcp, to);
-    client.connect(&offer("", 0x111)).unwrap();
+    client.connect(&conn_param("", 0x111)).unwrap();
     let request = expect(&theirs, EventKind::ConnectRequest);
     request.id.reject(RejectReason::CONSUMER, b"no").unwrap();
     let rejected = expect(&ours, EventKind::Rejected);
@@ -182,13 +182,13 @@ fn a_listener_of_all_addresses_and_its_rejection() {
 }
 
 #[test]
-fn where_nobody_listens_a_request_is_rejected() {
+fn a_request_without_a_listener_is_rejected() {
     let ours = channel();
     let mut to = loopback();
     // No test listens at the lowest port.
     to.set_port(1);
     let client = resolved(&ours, PortSpace::Tcp, to);
-    client.connect(&offer("", 0x121)).unwrap();
+    client.connect(&conn_param("", 0x121)).unwrap();
     let rejected = expect(&ours, EventKind::Rejected);
     assert_eq!(
         rejected.status,
@@ -198,11 +198,11 @@ fn where_nobody_listens_a_request_is_rejected() {
 }
 
 #[test]
-fn a_listener_that_ends_rejects_who_waits() {
+fn closing_a_listener_rejects_its_backlog() {
     let (theirs, ours) = (channel(), channel());
     let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
     let client = resolved(&ours, PortSpace::Tcp, to);
-    client.connect(&offer("", 0x131)).unwrap();
+    client.connect(&conn_param("", 0x131)).unwrap();
     // Wait until the request has arrived; it is not accepted.
     let mut waiting = [PollFd::from_borrowed_fd(theirs.fd(), PollFlags::IN)];
     poll(&mut waiting, None).unwrap();
@@ -217,9 +217,9 @@ fn a_peer_that_ends_its_identifier_ends_the_connection() {
     let (theirs, ours) = (channel(), channel());
     let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
     let client = resolved(&ours, PortSpace::Tcp, to);
-    client.connect(&offer("", 0x141)).unwrap();
+    client.connect(&conn_param("", 0x141)).unwrap();
     let peer = Arc::clone(&expect(&theirs, EventKind::ConnectRequest).id);
-    peer.accept(&offer("", 0x142)).unwrap();
+    peer.accept(&conn_param("", 0x142)).unwrap();
     expect(&ours, EventKind::ConnectResponse);
     client.ready().unwrap();
     expect(&theirs, EventKind::Established);
@@ -231,15 +231,15 @@ fn a_peer_that_ends_its_identifier_ends_the_connection() {
 }
 
 #[test]
-fn a_datagram_service_is_found() {
+fn sidr_resolves_a_datagram_service() {
     let (theirs, ours) = (channel(), channel());
     let (server, to) = listener(&theirs, PortSpace::Udp, loopback());
     let client = resolved(&ours, PortSpace::Udp, to);
-    client.connect(&offer("who?", 0)).unwrap();
+    client.connect(&conn_param("who?", 0)).unwrap();
     let request = expect(&theirs, EventKind::ConnectRequest);
     assert_eq!(datagram(&request).private_data.len(), 180);
     assert!(datagram(&request).private_data.starts_with(b"who?\0"));
-    request.id.accept(&offer("me", 0x33)).unwrap();
+    request.id.accept(&conn_param("me", 0x33)).unwrap();
     let found = expect(&ours, EventKind::Established);
     let service = datagram(&found);
     assert_eq!(
@@ -250,7 +250,7 @@ fn a_datagram_service_is_found() {
     assert!(service.private_data.starts_with(b"me\0"));
 
     let other = resolved(&ours, PortSpace::Udp, to);
-    other.connect(&offer("", 0)).unwrap();
+    other.connect(&conn_param("", 0)).unwrap();
     let request = expect(&theirs, EventKind::ConnectRequest);
     request.id.reject(RejectReason::CONSUMER, b"").unwrap();
     assert_eq!(expect(&ours, EventKind::Unreachable).status, 2);
@@ -260,14 +260,14 @@ fn a_datagram_service_is_found() {
 }
 
 #[test]
-fn private_data_that_is_too_long_is_refused() {
+fn oversized_private_data_is_refused() {
     let ours = channel();
     let (server, to) = listener(&ours, PortSpace::Tcp, loopback());
     let client = resolved(&ours, PortSpace::Tcp, to);
-    invalid(client.connect(&offer(&"x".repeat(57), 0x161)));
-    client.connect(&offer(&"x".repeat(56), 0x161)).unwrap();
+    invalid(client.connect(&conn_param(&"x".repeat(57), 0x161)));
+    client.connect(&conn_param(&"x".repeat(56), 0x161)).unwrap();
     let peer = Arc::clone(&expect(&ours, EventKind::ConnectRequest).id);
-    invalid(peer.accept(&offer(&"x".repeat(197), 0x162)));
+    invalid(peer.accept(&conn_param(&"x".repeat(197), 0x162)));
     invalid(peer.reject(RejectReason::CONSUMER, &[0; 149]));
     peer.reject(RejectReason::CONSUMER, &[0; 148]).unwrap();
     for id in [server, client, peer] {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ALL, Buffer, PATIENCE, pair};
+use common::{ALL, Buffer, TEST_TIMEOUT, pair};
 use std::time::{Duration, Instant};
 use urxe_driver::path;
 use urxe_driver::stat::{self, Counts, Report};
@@ -39,13 +39,13 @@ fn quiet_report() -> Report {
         if port["port_rcv_packets"] == port["port_xmit_packets"] {
             return report;
         }
-        assert!(start.elapsed() < PATIENCE, "{report:?}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "{report:?}");
         path::get().drive();
     }
 }
 
 #[test]
-fn counters_say_what_went_over_the_wire() {
+fn counters_match_the_packets_on_the_wire() {
     let (a, b) = pair(|attr| attr.path_mtu = Mtu::B1024);
     let from = Buffer::new(&a.pd, (PACKETS * MTU) as usize, ALL);
     let to = Buffer::new(&b.pd, (PACKETS * MTU) as usize, ALL);

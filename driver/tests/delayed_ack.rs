@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ALL, Buffer, End, PATIENCE, pair};
+use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,16 +64,16 @@ impl PingPong {
 
     /// Exchanges messages until an ACK is delayed at `at`, which has received the message and not
     /// answered it.
-    fn until_held(&self, at: usize) {
+    fn until_delayed(&self, at: usize) {
         let (start, before) = (Instant::now(), delayed_acks());
         let mut to = at;
         loop {
-            assert!(start.elapsed() < PATIENCE, "no acknowledgement waits");
+            assert!(start.elapsed() < TEST_TIMEOUT, "no ACK is delayed");
             self.receive(to);
             self.send(1 - to);
-            let held = delayed_acks();
+            let delayed = delayed_acks();
             self.await_message(to);
-            if to == at && delayed_acks() > held && delayed_acks() > before {
+            if to == at && delayed_acks() > delayed && delayed_acks() > before {
                 return;
             }
             to = 1 - to;
@@ -85,35 +85,35 @@ impl PingPong {
 fn an_acknowledgement_goes_out_with_the_answer() {
     let _alone = alone();
     let pair = PingPong::new();
-    pair.until_held(1);
+    pair.until_delayed(1);
     pair.receive(0);
     pair.send(1);
     pair.await_message(0);
-    pair.until_held(0);
+    pair.until_delayed(0);
 }
 
 #[test]
-fn a_program_that_does_not_answer_is_acknowledged_all_the_same() {
+fn a_delayed_ack_is_sent_without_an_answer() {
     let _alone = alone();
     for _ in 0..20 {
         let pair = PingPong::new();
-        pair.until_held(1);
+        pair.until_delayed(1);
         let (start, sent) = (Instant::now(), || pair.ends[1].qp.counters().sent_packets);
         let before = sent();
         // This thread makes no calls, so only the progress thread can send the ACK.
         while sent() == before {
-            assert!(start.elapsed() < PATIENCE, "it was not acknowledged");
+            assert!(start.elapsed() < TEST_TIMEOUT, "no ACK was received");
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 }
 
 #[test]
-fn what_waits_goes_out_before_its_queue_pair_is_destroyed() {
+fn destroy_flushes_deferred_packets() {
     let _alone = alone();
     for _ in 0..20 {
         let pair = PingPong::new();
-        pair.until_held(1);
+        pair.until_delayed(1);
         let PingPong {
             ends: [a, b],
             sent,

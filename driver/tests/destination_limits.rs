@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ALL, Buffer, End, PATIENCE, pair};
+use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -53,38 +53,38 @@ impl Connection {
     }
 }
 
-fn turns_awaited() -> u64 {
+fn waiting_connections() -> u64 {
     path::get().quantum_waits()
 }
 
 #[test]
-fn each_of_many_connections_gets_its_turn() {
+fn every_waiting_connection_is_served() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
     for (i, connection) in all.iter_mut().enumerate() {
         connection.from.fill(i as u64);
     }
-    let before = turns_awaited();
+    let before = waiting_connections();
     all.iter().for_each(Connection::post_write);
     for connection in &all {
         assert_eq!(connection.a.completion().status, WcStatus::Success);
         assert!(connection.from.data == connection.to.now());
     }
-    assert!(turns_awaited() > before, "nobody had to wait");
-    let before = turns_awaited();
+    assert!(waiting_connections() > before, "no connection waited");
+    let before = waiting_connections();
     all.iter().for_each(Connection::post_read);
     for connection in &all {
         assert_eq!(connection.a.completion().status, WcStatus::Success);
     }
-    assert!(turns_awaited() > before, "nobody had to wait");
+    assert!(waiting_connections() > before, "no connection waited");
 }
 
 #[test]
-fn who_is_not_answered_keeps_nobody_waiting() {
+fn unanswered_connections_do_not_block_others() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     // 4.1 us x 2^20, or about four seconds, and at least seven retries.
-    let patient = |attr: &mut QpAttr| attr.timeout = 20;
-    let dead: Vec<Connection> = (0..DEAD).map(|_| Connection::new(patient)).collect();
+    let long_timeout = |attr: &mut QpAttr| attr.timeout = 20;
+    let dead: Vec<Connection> = (0..DEAD).map(|_| Connection::new(long_timeout)).collect();
     let reset = QpAttr {
         state: QpState::Reset,
         ..QpAttr::default()
@@ -97,13 +97,13 @@ fn who_is_not_answered_keeps_nobody_waiting() {
     dead.iter().for_each(Connection::post_write);
     live.post_write();
     assert_eq!(live.a.completion().status, WcStatus::Success);
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TEST_TIMEOUT);
     let mut one = [None];
     assert!(dead.iter().all(|dead| dead.a.cq.poll(&mut one) == 0));
 }
 
 #[test]
-fn a_connection_that_ends_makes_room() {
+fn a_closed_connection_releases_its_bytes_in_flight() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
     all.iter().for_each(Connection::post_write);
@@ -117,14 +117,14 @@ fn a_connection_that_ends_makes_room() {
 fn connections_that_end_while_they_wait_leave_nothing() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
-    let before = turns_awaited();
+    let before = waiting_connections();
     all.iter().for_each(Connection::post_write);
-    assert!(turns_awaited() > before, "nobody had to wait");
+    assert!(waiting_connections() > before, "no connection waited");
     drop(all);
     // A thread may be about to resume one of them, or to find the FIFO empty.
     let begun = Instant::now();
     while path::get().connections_awaiting_quantum() > 0 {
-        assert!(begun.elapsed() < PATIENCE, "they are still waited for");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "they are still waited for");
         thread::yield_now();
     }
 }

@@ -46,7 +46,7 @@ fn drain(end: &End) {
 }
 
 #[test]
-fn draining_is_told_when_what_was_begun_has_completed() {
+fn sq_drained_follows_the_last_started_send() {
     const LEN: u32 = 1 << 20;
     let (a, b) = pair(|_| {});
     let from = Buffer::new(&a.pd, LEN as usize, ALL);
@@ -61,7 +61,7 @@ fn draining_is_told_when_what_was_begun_has_completed() {
 
 /// The requester gets a completion, the responder an event (11.6.3.2).
 #[test]
-fn request_that_makes_no_sense_is_an_event_of_the_responder() {
+fn an_invalid_request_raises_a_responder_event() {
     let (a, b) = pair(|_| {});
     let (here, there) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
     let unaligned = SendOp::FetchAdd {
@@ -93,7 +93,7 @@ fn overrun_of_its_completion_queue_is_fatal_to_a_queue_pair() {
 }
 
 #[test]
-fn a_connection_migrates_when_the_program_says_so_and_its_peer_follows() {
+fn path_migration_is_followed_by_the_peer() {
     let (a, b) = pair(|_| {});
     let path = a.qp.attributes().av;
     // Both paths have the same addresses; only the traffic class differs.
@@ -139,7 +139,7 @@ fn a_connection_migrates_when_the_program_says_so_and_its_peer_follows() {
 }
 
 #[test]
-fn an_alternate_path_from_a_gid_that_is_not_there_is_refused_and_changes_nothing() {
+fn an_alternate_path_with_an_invalid_gid_index_changes_nothing() {
     let (a, _b) = pair(|_| {});
     let before = a.qp.attributes();
     let alt_av = AddressVector {

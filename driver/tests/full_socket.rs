@@ -143,7 +143,7 @@ fn sleeps() -> i64 {
 /// register memory. The second queue pair has nothing staged and no timeout, so only the kernel's
 /// report of room resumes it.
 #[test]
-fn posting_to_a_full_socket_does_not_sleep_and_goes_on_when_there_is_room() {
+fn a_full_socket_does_not_block_post_and_sending_resumes() {
     tc("qdisc add dev lo root tbf rate 8kbit burst 128kb limit 1gb");
     let mut first = Sender::new();
     first.fill();

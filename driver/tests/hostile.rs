@@ -76,7 +76,7 @@ fn no_write_lands_after_deregistration_has_returned() {
     // Some messages complete before they can be interrupted.
     while interrupted < INTERRUPTED {
         assert!(
-            begun.elapsed() < common::PATIENCE,
+            begun.elapsed() < common::TEST_TIMEOUT,
             "{interrupted} of {round} messages were interrupted"
         );
         round += 1;
@@ -109,7 +109,7 @@ fn no_write_lands_after_deregistration_has_returned() {
                     b.cq.poll(&mut none);
                 }
             });
-            while word(wanted) == 0 && started.elapsed() < common::PATIENCE {
+            while word(wanted) == 0 && started.elapsed() < common::TEST_TIMEOUT {
                 std::hint::spin_loop();
             }
             drop(region);
@@ -242,7 +242,7 @@ fn receive_until(end: &End, reached: impl Fn(&Counters) -> bool) {
     let start = Instant::now();
     while !reached(&end.qp.counters()) {
         assert!(
-            start.elapsed() < common::PATIENCE,
+            start.elapsed() < common::TEST_TIMEOUT,
             "{:?}",
             end.qp.counters()
         );
@@ -280,11 +280,11 @@ fn a_forged_request_ahead_of_the_next_one_is_not_executed_in_its_place() {
 }
 
 #[test]
-fn requests_after_gaps_take_bounded_memory_in_all_connections_together() {
+fn out_of_order_queues_have_one_memory_limit() {
     const CONNECTIONS: usize = 200;
     const REQUESTS: u32 = 100;
     const BOUND: u64 = 32 << 20;
-    if !is_alone("requests_after_gaps_take_bounded_memory_in_all_connections_together") {
+    if !is_alone("out_of_order_queues_have_one_memory_limit") {
         return;
     }
     let peer = End::new(None, 16);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ALL, Buffer, End, PATIENCE, pair};
+use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
@@ -98,7 +98,7 @@ impl Ends {
 fn wait_until(what: &str, test: impl Fn() -> bool) {
     let start = Instant::now();
     while !test() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "{what}");
         thread::yield_now();
     }
 }
@@ -106,7 +106,9 @@ fn wait_until(what: &str, test: impl Fn() -> bool) {
 /// Waits until both queue pairs have failed, with one event each.
 fn have_failed(ends: &Ends) {
     for end in [&ends.a, &ends.b] {
-        wait_until("a queue pair goes on", || end.qp.state() == QpState::Err);
+        wait_until("the queue pair is not in the error state", || {
+            end.qp.state() == QpState::Err
+        });
         wait_until("no event", || {
             let event = end.context.events().take();
             event.is_some_and(|event| {
@@ -117,16 +119,16 @@ fn have_failed(ends: &Ends) {
 }
 
 /// Checks that the progress thread executes a WRITE while no thread calls the library.
-fn others_are_served() {
+fn check_progress() {
     let ends = Ends::new();
     ends.write();
-    wait_until("the progress thread serves nobody", || {
+    wait_until("the progress thread makes no progress", || {
         ends.to.now() == ends.from.data
     });
 }
 
 #[test]
-fn progress_thread_goes_on_after_a_panic() {
+fn progress_thread_survives_a_panic() {
     let _alone = alone();
     let panics = || path::get().counters().panics.get();
     let before = panics();
@@ -135,11 +137,11 @@ fn progress_thread_goes_on_after_a_panic() {
     ends.write();
     have_failed(&ends);
     assert_eq!(panics(), before + 1);
-    others_are_served();
+    check_progress();
 }
 
 #[test]
-fn thread_that_waits_is_no_waiter_any_more_after_a_panic() {
+fn a_panicking_waiter_is_unregistered() {
     let _alone = alone();
     let channel = Arc::new(Channel::new().unwrap());
     let mut ends = Ends::new();
@@ -154,7 +156,7 @@ fn thread_that_waits_is_no_waiter_any_more_after_a_panic() {
         assert!(seed < MOST_WRITES, "the waiter has received nothing");
         ends.from.fill(seed);
         ends.write();
-        wait_until("nobody receives", || {
+        wait_until("no thread receives", || {
             has_panicked() || ends.to.now() == ends.from.data
         });
         if has_panicked() {
@@ -164,5 +166,5 @@ fn thread_that_waits_is_no_waiter_any_more_after_a_panic() {
     }
     assert!(waiter.join().is_err());
     have_failed(&ends);
-    others_are_served();
+    check_progress();
 }

@@ -138,18 +138,18 @@ struct Panics(Mutex<mpsc::Sender<()>>);
 
 impl Handler for Panics {
     fn handle(&self, _gsi: &Gsi, _event: Event) {
-        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.send(()).unwrap();
+        let events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        events.send(()).unwrap();
         // Unwinds as a panic does, but prints no message, which is slow.
         std::panic::resume_unwind(Box::new("as this test has it"));
     }
 }
 
 #[test]
-fn a_handler_that_panics_keeps_nobody_from_their_events() {
+fn a_panicking_handler_does_not_stop_other_events() {
     let (gsi, address) = (gsi(), address());
     let at = [ListenAt::One(gid(address))];
-    let (sender, told) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     let panics = Arc::new(Panics(Mutex::new(sender)));
     let (bad, good) = (service(), service());
     let _bad = gsi.listen(bad, &at, [address], 8, panics).unwrap();
@@ -160,7 +160,7 @@ fn a_handler_that_panics_keeps_nobody_from_their_events() {
         gsi.connect(address, &wanted(address, service), handler)
             .unwrap();
         if service == bad {
-            told.recv_timeout(LIMIT).expect("the first event");
+            events.recv_timeout(LIMIT).expect("no first event");
         }
     }
     assert!(matches!(next(&requests), Event::Request { .. }));
@@ -209,7 +209,7 @@ fn a_process_connects_to_itself_and_disconnects() {
 }
 
 #[test]
-fn a_request_that_nobody_listens_for_is_rejected() {
+fn a_request_without_a_listener_is_rejected() {
     let (gsi, address) = (gsi(), address());
     let (handler, events) = notes();
     let wanted = wanted(address, service());
@@ -221,7 +221,7 @@ fn a_request_that_nobody_listens_for_is_rejected() {
 }
 
 #[test]
-fn a_request_waits_a_moment_for_who_is_about_to_listen() {
+fn a_request_waits_250_ms_for_a_listener() {
     let (gsi, address) = (gsi(), address());
     // Up to 20 attempts, since a busy machine may not schedule the test within the wait.
     for _ in 0..20 {
@@ -238,17 +238,17 @@ fn a_request_waits_a_moment_for_who_is_about_to_listen() {
             return;
         }
     }
-    panic!("no request was heard");
+    panic!("no request was received");
 }
 
 #[test]
-fn a_peer_that_is_not_there_does_not_answer() {
+fn a_request_to_a_missing_peer_is_unreachable() {
     let (gsi, address) = (gsi(), address());
     let (handler, events) = notes();
-    let nobody = Gid::from_ip([127, 78, 0, 1].into());
+    let no_host = Gid::from_ip([127, 78, 0, 1].into());
     let wanted = Connect {
         address: Address {
-            remote: nobody,
+            remote: no_host,
             ..way(address)
         },
         remote_response_timeout: 8,
@@ -262,7 +262,7 @@ fn a_peer_that_is_not_there_does_not_answer() {
 }
 
 #[test]
-fn a_service_of_datagrams_is_resolved() {
+fn a_datagram_service_is_resolved() {
     let (gsi, address, service) = (gsi(), address(), service());
     let (handler, requests) = notes();
     let at = [ListenAt::AllV4];
@@ -313,7 +313,7 @@ fn a_service_has_one_listener_on_a_host() {
 const CHILD: &str = "URXE_TEST_CM_CHILD";
 
 /// The test that acts as a child process when `CHILD` is set.
-const ROLE: &str = "a_process_that_ends_tells_its_peers";
+const ROLE: &str = "process_exit_disconnects_its_connections";
 
 /// A handler that accepts every connection, and confirms every disconnection.
 #[derive(Debug)]
@@ -336,8 +336,8 @@ impl Handler for Willing {
 }
 
 /// Listens until the standard input is closed.
-fn listen_as(told: &str) {
-    let (address, service) = told.split_once(' ').unwrap();
+fn listen_as(argument: &str) {
+    let (address, service) = argument.split_once(' ').unwrap();
     let address = LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1);
     let service = ServiceId(service.parse().unwrap());
     let at = [ListenAt::One(gid(address))];
@@ -415,7 +415,7 @@ fn connected(address: LocalAddress, server: &Server) -> (CommId, mpsc::Receiver<
 
 /// The clients exceed the backlog, and what the socket holds at once.
 #[test]
-fn a_listener_that_500_clients_hit_at_once_serves_all() {
+fn a_listener_serves_500_simultaneous_clients() {
     let (gsi, address, service) = (gsi(), address(), service());
     let at = [ListenAt::One(gid(address))];
     let willing = Arc::new(Willing);
@@ -462,12 +462,12 @@ fn processes_that_share_an_address_find_each_other_s_listeners() {
 }
 
 #[test]
-fn a_process_that_was_killed_is_answered_for_by_its_neighbours() {
+fn same_host_peers_answer_for_a_killed_process() {
     let address = address();
     let mut servers: Vec<_> = (0..4).map(|_| Server::start(address)).collect();
     // A process of another test may take the slot of a killed one, and does not answer for it.
     while !answered_for(address, servers.remove(0)) {
-        assert!(servers.len() > 1, "nobody answers");
+        assert!(servers.len() > 1, "no server answers");
     }
     connected(address, &servers[0]);
 }
@@ -497,9 +497,9 @@ fn answered_for(address: LocalAddress, mut server: Server) -> bool {
 }
 
 #[test]
-fn a_process_that_ends_tells_its_peers() {
-    if let Ok(told) = std::env::var(CHILD) {
-        return listen_as(&told);
+fn process_exit_disconnects_its_connections() {
+    if let Ok(argument) = std::env::var(CHILD) {
+        return listen_as(&argument);
     }
     let address = address();
     let mut server = Server::start(address);
@@ -507,9 +507,9 @@ fn a_process_that_ends_tells_its_peers() {
     server.stop();
     // The RTU may not have arrived before the process ended; then the peer rejects.
     let event = next(&events);
-    let told = matches!(
+    let is_reported = matches!(
         event,
         Event::DisconnectRequest { .. } | Event::Rejected { .. }
     );
-    assert!(told, "{event:?}");
+    assert!(is_reported, "{event:?}");
 }

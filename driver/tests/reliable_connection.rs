@@ -64,7 +64,7 @@ fn write_and_read_large_messages() {
 }
 
 #[test]
-fn atomics_return_what_was_there() {
+fn atomics_return_the_previous_value() {
     let (a, b) = pair(|_| {});
     let result = Buffer::new(&a.pd, 8, ALL);
     let cell = Buffer::new(&b.pd, 8, ALL);
@@ -93,7 +93,7 @@ fn atomics_return_what_was_there() {
 }
 
 #[test]
-fn write_without_the_right_to_it_is_refused_and_told_to_both_sides() {
+fn unauthorized_write_fails_on_both_sides() {
     let (a, b) = pair(|_| {});
     let here = Buffer::new(&a.pd, 64, ALL);
     let there = Buffer::new(&b.pd, 64, Access::LOCAL_WRITE | Access::REMOTE_READ);
@@ -113,7 +113,7 @@ fn write_without_the_right_to_it_is_refused_and_told_to_both_sides() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_waited_for() {
+fn a_send_is_retried_after_rnr_nak() {
     let (a, b) = pair(|_| {});
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);
@@ -126,7 +126,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
 }
 
 #[test]
-fn rnr_retry_exceeded_is_told() {
+fn rnr_retry_exceeded_is_reported() {
     let (a, _b) = pair(|attr| attr.rnr_retry = 1);
     let from = Buffer::new(&a.pd, 64, ALL);
     a.post(1, SendOp::Send, &[from.sge(0, 64)]);
@@ -134,7 +134,7 @@ fn rnr_retry_exceeded_is_told() {
 }
 
 #[test]
-fn a_peer_that_is_gone_exceeds_the_retries() {
+fn a_missing_peer_causes_retry_exceeded() {
     let (a, b) = pair(|attr| {
         attr.timeout = 8;
         attr.retry_cnt = 2;
@@ -165,7 +165,7 @@ fn a_completion_queue_that_overruns_takes_its_queue_pairs_to_error() {
     assert_eq!(event.kind, EventType::CqErr);
     let start = std::time::Instant::now();
     while a.qp.state() != QpState::Err {
-        assert!(start.elapsed() < common::PATIENCE);
+        assert!(start.elapsed() < common::TEST_TIMEOUT);
         std::thread::yield_now();
     }
 }
@@ -204,7 +204,7 @@ fn a_waiting_program_is_notified_and_its_descriptor_can_be_polled() {
 }
 
 #[test]
-fn solicited_notifications_leave_out_the_others() {
+fn solicited_arming_ignores_unsolicited_completions() {
     let (channel, a, b) = notified();
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);
@@ -222,7 +222,7 @@ fn solicited_notifications_leave_out_the_others() {
 
 /// An application that is only a target makes no calls, and its memory is still written and read.
 #[test]
-fn a_target_that_never_calls_in_is_served() {
+fn an_idle_target_is_served_by_the_progress_thread() {
     let (a, b) = pair(|_| {});
     let mut here = Buffer::new(&a.pd, 1 << 20, ALL);
     let there = Buffer::new(&b.pd, 1 << 20, ALL);
@@ -234,7 +234,7 @@ fn a_target_that_never_calls_in_is_served() {
     a.post(1, write, &[here.sge(0, 1 << 20)]);
     let start = std::time::Instant::now();
     while there.now() != here.data {
-        assert!(start.elapsed() < common::PATIENCE);
+        assert!(start.elapsed() < common::TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(a.completion().status, WcStatus::Success);

@@ -97,7 +97,7 @@ fn keys_of_receives_are_of_the_shared_queues_protection_domain() {
 }
 
 #[test]
-fn queue_pair_in_error_leaves_the_shared_receives_and_tells_that_it_takes_no_more() {
+fn queue_pair_in_error_raises_last_wqe_reached() {
     let (a, b, srq) = pair();
     let (c, d) = pair_on(&srq);
     let from = Buffer::new(&c.pd, 64, ALL);
@@ -118,7 +118,7 @@ fn queue_pair_in_error_leaves_the_shared_receives_and_tells_that_it_takes_no_mor
 }
 
 #[test]
-fn limit_event_comes_when_messages_have_taken_the_receives() {
+fn limit_event_is_raised_when_messages_consume_receives() {
     let (a, b, srq) = pair();
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(srq.pd(), 64, ALL);

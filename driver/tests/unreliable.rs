@@ -146,7 +146,7 @@ fn connection_carries_sends_and_writes_of_many_packets() {
 }
 
 #[test]
-fn sends_that_wait_for_more_leave_the_whole_queue_to_a_list() {
+fn a_post_list_is_not_limited_by_deferred_sends() {
     for _ in 0..5 {
         let (a, b) = connected();
         let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 8, ALL));
@@ -172,7 +172,7 @@ fn sends_that_wait_for_more_leave_the_whole_queue_to_a_list() {
 }
 
 #[test]
-fn datagram_brings_its_header_sender_and_immediate_data() {
+fn datagram_completion_has_grh_source_and_immediate() {
     let (a, b) = (datagrams(), datagrams());
     let mut from = Buffer::new(&a.pd, 4096, ALL);
     let to = Buffer::new(&b.pd, 4096 + Grh::LEN, ALL);
@@ -242,13 +242,13 @@ fn datagrams_to_different_addresses_leave_in_their_order() {
             posting.post_to(&wr, &dest).unwrap();
         }
         drop(posting);
-        let mut seen: Vec<_> = (0..count).map(|_| b.completion().extra).collect();
-        seen.sort_by_key(|extra| match extra {
+        let mut extras: Vec<_> = (0..count).map(|_| b.completion().extra).collect();
+        extras.sort_by_key(|extra| match extra {
             Extra::Imm(data) => *data,
             _ => 0,
         });
         let expected: Vec<_> = (0..count).map(|i| Extra::Imm(round << 8 | i)).collect();
-        assert_eq!(seen, expected);
+        assert_eq!(extras, expected);
         let completed: Vec<_> = (0..count).map(|_| a.completion().wr_id).collect();
         assert_eq!(completed, (0..u64::from(count)).collect::<Vec<_>>());
     }
@@ -299,7 +299,7 @@ fn wrong_queue_key_is_dropped_and_counted() {
 }
 
 #[test]
-fn queue_key_with_bit_31_stands_for_the_sender_s_own() {
+fn qkey_with_bit_31_selects_the_queue_pairs_qkey() {
     let (a, b) = (datagrams(), datagrams());
     let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 64, ALL));
     let handle = handle(&a, &b);
@@ -418,10 +418,10 @@ fn each_attached_queue_pair_gets_each_datagram_of_its_groups() {
     ends[2].qp.attach(group).unwrap();
     send_to_group(&ends[0], group, 3);
     send_to_group(&ends[0], other, 4);
-    let seen = |end: &End| end.completion().extra;
-    assert_eq!(seen(&ends[0]), Extra::Imm(3));
+    let next_extra = |end: &End| end.completion().extra;
+    assert_eq!(next_extra(&ends[0]), Extra::Imm(3));
     assert_eq!(
-        [seen(&ends[2]), seen(&ends[2])].map(|e| matches!(e, Extra::Imm(3 | 4))),
+        [next_extra(&ends[2]), next_extra(&ends[2])].map(|e| matches!(e, Extra::Imm(3 | 4))),
         [true, true]
     );
     assert_eq!(ends[1].cq.poll(&mut [None]), 0);
@@ -449,7 +449,7 @@ fn datagram_to_a_group_needs_the_queue_key_of_each_member() {
 }
 
 #[test]
-fn attaching_what_cannot_be_attached_is_refused() {
+fn attach_refuses_invalid_groups_and_services() {
     let (uc, ud) = (End::of(QpType::Uc, None, 1), datagrams());
     let group = multicast("239.47.91.4");
     let refused = |result: Result<(), MulticastError>| result.unwrap_err().errno();

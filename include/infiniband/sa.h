@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What a subnet administrator tells: paths, multicast groups, services. */
+/* Records of the subnet administrator: paths, multicast groups, services. */
 #ifndef INFINIBAND_SA_H
 #define INFINIBAND_SA_H
 
@@ -9,7 +9,7 @@
 
 #include <infiniband/verbs.h>
 
-/* A path, a member to each field. On RoCE the GIDs tell it all, and the LIDs are 0. */
+/* A path record, unpacked. On RoCE the GIDs identify the path, and the LIDs are 0. */
 struct ibv_sa_path_rec {
     union ibv_gid dgid;
     union ibv_gid sgid;
@@ -23,7 +23,7 @@ struct ibv_sa_path_rec {
     uint8_t numb_path;
     __be16 pkey;
     uint8_t sl;
-    /* A selector of 2 says that the value after it is meant exactly. */
+    /* A selector of 2 means that the value after it is exact. */
     uint8_t mtu_selector;
     uint8_t mtu;
     uint8_t rate_selector;
@@ -55,7 +55,7 @@ struct ibv_sa_mcmember_rec {
     int proxy_join;
 };
 
-/* A service and where it is. */
+/* A service record. */
 struct ibv_sa_service_rec {
     uint64_t id;
     union ibv_gid gid;
@@ -72,7 +72,7 @@ struct ibv_sa_service_rec {
 /* The reversible bit of reversible_numpath. */
 #define IBV_PATH_RECORD_REVERSIBLE 0x80
 
-/* A path as it stands in a MAD (15.2.5.16): several fields share a member. */
+/* A path record in the format of a MAD (15.2.5.16): several fields share a member. */
 struct ibv_path_record {
     __be64 service_id;
     union ibv_gid dgid;
@@ -86,7 +86,7 @@ struct ibv_path_record {
     __be16 pkey;
     /* 12 bits QoS class, 4 service level. */
     __be16 qosclass_sl;
-    /* In each of these 2 bits selector, 6 value. */
+    /* Each of these: 2 bits selector, 6 bits value. */
     uint8_t mtu;
     uint8_t rate;
     uint8_t packetlifetime;
@@ -94,7 +94,7 @@ struct ibv_path_record {
     uint8_t reserved[6];
 };
 
-/* What a path is for. */
+/* The direction and role of a path. */
 #define IBV_PATH_FLAG_GMP (1 << 0)
 #define IBV_PATH_FLAG_PRIMARY (1 << 1)
 #define IBV_PATH_FLAG_ALTERNATE (1 << 2)
@@ -103,7 +103,7 @@ struct ibv_path_record {
 #define IBV_PATH_FLAG_INBOUND_REVERSE (1 << 5)
 #define IBV_PATH_FLAG_BIDIRECTIONAL (IBV_PATH_FLAG_OUTBOUND | IBV_PATH_FLAG_INBOUND_REVERSE)
 
-/* What rdma_set_option() takes for RDMA_OPTION_IB_PATH. */
+/* The value of the option RDMA_OPTION_IB_PATH of rdma_set_option(). */
 struct ibv_path_data {
     uint32_t flags;
     uint32_t reserved;

@@ -39,7 +39,7 @@
 #define URXE_ALWAYS_INLINE static inline
 #endif
 
-/* Whether a structure that the other side says is sz bytes long reaches to the field. */
+/* Whether a structure of sz bytes, as its creator has stored it, contains the field. */
 #define vext_field_avail(type, fld, sz) (offsetof(type, fld) < (sz))
 
 #ifdef __cplusplus
@@ -48,7 +48,7 @@ extern "C" {
 
 /* ---- Devices ------------------------------------------------------------------------------- */
 
-/* The devices, ended by NULL; num_devices may be NULL. Free the list with the call below. */
+/* The devices, terminated by NULL; num_devices may be NULL. Free the list with the call below. */
 struct ibv_device **ibv_get_device_list(int *num_devices);
 void ibv_free_device_list(struct ibv_device **list);
 const char *ibv_get_device_name(struct ibv_device *device);
@@ -75,7 +75,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 void ibv_ack_async_event(struct ibv_async_event *event);
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr);
-/* The entry point of programs older than struct ibv_port_attr is now; see the macro below. */
+/* The entry point for programs with an older struct ibv_port_attr; see the macro below. */
 int ibv_query_port(struct ibv_context *context, uint8_t port_num,
         struct _compat_ibv_port_attr *port_attr);
 /* Effective speed in units of 100 Mbit/s. */
@@ -98,7 +98,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context);
 int ibv_dealloc_pd(struct ibv_pd *pd);
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
-/* The same with an address of one's own for remote and local use of the region. */
+/* The same with an explicit address (iova) for remote and local use of the region. */
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
         int access);
 /* The same with optional access flags. */
@@ -172,13 +172,13 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece);
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece);
 
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
-/* The address to answer a datagram at, from its completion and the 40 bytes before its payload. */
+/* The address of a datagram's sender, from its completion and the 40 bytes before its payload. */
 int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
         struct ibv_grh *grh, struct ibv_ah_attr *ah_attr);
 struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
         uint8_t port_num);
 int ibv_destroy_ah(struct ibv_ah *ah);
-/* The Ethernet address and VLAN that an address leads to. */
+/* The Ethernet address and VLAN of the next hop of an address vector. */
 int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
         uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid);
 
@@ -204,7 +204,7 @@ enum ibv_fork_status ibv_is_fork_initialized(void);
 
 /* ---- Calls that depend on how the program was compiled -------------------------------------- */
 
-/* The extended functions around a context, or NULL where there are none. */
+/* The verbs_context that contains a context, or NULL if there is none. */
 static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
 {
     uintptr_t whole = (uintptr_t)ctx - offsetof(struct verbs_context, context);
@@ -212,7 +212,7 @@ static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
     return ctx->abi_compat == __VERBS_ABI_IS_EXTENDED ? (struct verbs_context *)whole : NULL;
 }
 
-/* The same, or NULL too where the library is too old for the function or has none. */
+/* The same, or NULL if the library does not have the function. */
 #define verbs_get_ctx_op(ctx, op)                                                                  \
     ({                                                                                             \
         struct verbs_context *__vctx = verbs_get_ctx(ctx);                                         \
@@ -239,7 +239,7 @@ static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
         __res;                                                                                     \
     })
 
-/* The program's own size of the structure goes along, so that it may grow. */
+/* Passes the size of the structure as the program was compiled with it. */
 static inline int ___ibv_query_port(struct ibv_context *context, uint8_t port_num,
         struct ibv_port_attr *port_attr)
 {
@@ -271,7 +271,7 @@ static inline int ibv_query_comp_cntr_caps(struct ibv_context *context,
     return _ibv_query_comp_cntr_caps(context, caps, sizeof(*caps));
 }
 
-/* Falls back to the plain query, the rest zero, where the library has no extended one. */
+/* Falls back to the plain query, with the other members zero, if there is no extended one. */
 static inline int ibv_query_device_ex(struct ibv_context *context,
         const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr)
 {
@@ -292,8 +292,8 @@ static inline int ibv_query_rt_values_ex(struct ibv_context *context, struct ibv
 }
 
 /*
- * Optional access flags need the entry point that may drop those it does not know. Where the flags
- * are constant and have none of them the plain one will do, which older libraries have too.
+ * Optional access flags need the entry point that ignores those it does not know. Constant flags
+ * without optional ones use the plain entry point, which older libraries have, too.
  */
 URXE_ALWAYS_INLINE struct ibv_mr *__ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
         unsigned int access, int is_access_const)
@@ -332,7 +332,7 @@ static inline int ibv_dealloc_mw(struct ibv_mw *mw)
     return mw->context->ops.dealloc_mw(mw);
 }
 
-/* The next key of a type 2 window: the low 8 bits are the program's to count. */
+/* The next key of a type 2 window: the program increments the low 8 bits. */
 static inline uint32_t ibv_inc_rkey(uint32_t rkey)
 {
     return (rkey & 0xffffff00u) | ((rkey + 1) & 0xffu);
@@ -431,7 +431,7 @@ static inline int ibv_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *at
     return URXE_CALL_INT(cq->context, modify_cq, cq, attr);
 }
 
-/* What a plain queue can be is created as one: the structures begin alike. */
+/* Uses the plain call where it is sufficient: both structures begin with the same members. */
 static inline struct ibv_srq *ibv_create_srq_ex(struct ibv_context *context,
         struct ibv_srq_init_attr_ex *srq_init_attr_ex)
 {
@@ -460,7 +460,7 @@ static inline int ibv_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op,
     return EOPNOTSUPP;
 }
 
-/* What a plain queue pair can be is created as one: the structures begin alike. */
+/* Uses the plain call where it is sufficient: both structures begin with the same members. */
 static inline struct ibv_qp *ibv_create_qp_ex(struct ibv_context *context,
         struct ibv_qp_init_attr_ex *qp_init_attr_ex)
 {
@@ -480,13 +480,13 @@ static inline int ibv_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate
     return URXE_CALL_INT(qp->context, modify_qp_rate_limit, qp, attr);
 }
 
-/* Whether a mask of transport services has one. */
+/* Whether a mask of transport services contains one. */
 static inline int ibv_is_qpt_supported(uint32_t caps, enum ibv_qp_type qpt)
 {
     return (caps >> qpt) & 1;
 }
 
-/* The part of a work queue that belongs to the library is set up here. */
+/* Also initializes the members of the work queue that libibverbs owns. */
 static inline struct ibv_wq *ibv_create_wq(struct ibv_context *context,
         struct ibv_wq_init_attr *wq_init_attr)
 {

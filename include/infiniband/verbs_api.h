@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Values of verbs.h that programs find as macros, so that #ifdef tells whether they are there. */
+/* Values of verbs.h that are also macros, so that programs can test for them with #ifdef. */
 #ifndef VERBS_API_H
 #define VERBS_API_H
 
-/* The kernel's own names, IB_UVERBS_..., which some programs use beside those of verbs.h. */
+/* The kernel's names, IB_UVERBS_..., which some programs use in addition to those of verbs.h. */
 #include <rdma/ib_user_ioctl_verbs.h>
 
 /*

@@ -5,7 +5,7 @@
  *
  * Errors, unless a comment says otherwise: a function that returns int returns 0, or -1 and sets
  * errno; one that returns a pointer returns NULL and sets errno. An identifier without an event
- * channel is synchronous: each call then waits for the event that would tell its outcome.
+ * channel is synchronous: each call waits for the event that reports its outcome.
  */
 #ifndef RDMA_CMA_H
 #define RDMA_CMA_H
@@ -24,7 +24,7 @@ extern "C" {
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-/* After RDMA_CM_EVENT_DEVICE_REMOVAL the identifier and what was made on it must be destroyed. */
+/* After RDMA_CM_EVENT_DEVICE_REMOVAL the identifier and its device's objects must be destroyed. */
 enum rdma_cm_event_type {
     RDMA_CM_EVENT_ADDR_RESOLVED,
     RDMA_CM_EVENT_ADDR_ERROR,
@@ -48,34 +48,34 @@ enum rdma_cm_event_type {
     RDMA_CM_EVENT_INTERNAL,
 };
 
-/* Where events arrive; fd may be polled, and does not block if it has O_NONBLOCK. */
+/* A queue of events. fd may be polled; with O_NONBLOCK reads of events do not block. */
 struct rdma_event_channel {
     int fd;
 };
 
-/* What a side of a connection offers, asks for, or was told by the other. */
+/* The parameters of one side of a connection. */
 struct rdma_conn_param {
     const void *private_data;
     uint8_t private_data_len;
-    /* READs and atomics at once: that are served, and that are sent. */
+    /* The maximum number of outstanding READs and atomics: inbound, and outbound. */
     uint8_t responder_resources;
     uint8_t initiator_depth;
     uint8_t flow_control;
-    /* Means nothing to rdma_accept(). */
+    /* Ignored by rdma_accept(). */
     uint8_t retry_count;
     uint8_t rnr_retry_count;
-    /* These two count only where the identifier has no queue pair of its own. */
+    /* Ignored if the identifier has a queue pair. */
     uint8_t srq;
     uint32_t qp_num;
 };
 
-/* "As many as the device can" in responder_resources and initiator_depth. */
+/* In responder_resources and initiator_depth: the device's maximum. */
 enum {
     RDMA_MAX_RESP_RES = 0xFF,
     RDMA_MAX_INIT_DEPTH = 0xFF
 };
 
-/* How to reach a datagram service or a multicast group. */
+/* The address of a datagram service or a multicast group. */
 struct rdma_ud_param {
     const void *private_data;
     uint8_t private_data_len;
@@ -85,12 +85,12 @@ struct rdma_ud_param {
 };
 
 /*
- * An event. status is 0, or a negative errno, or for RDMA_CM_EVENT_REJECTED and a datagram
- * service's RDMA_CM_EVENT_UNREACHABLE the reason that the other side gave.
+ * An event. status is 0, or a negative errno. For RDMA_CM_EVENT_REJECTED, and for a datagram
+ * service's RDMA_CM_EVENT_UNREACHABLE, it is the reason that the peer gave.
  */
 struct rdma_cm_event {
     struct rdma_cm_id *id;
-    /* For a connection request: who listened. The id is a new one then. */
+    /* For a connection request: the listener; id is a new identifier. */
     struct rdma_cm_id *listen_id;
     enum rdma_cm_event_type event;
     int status;
@@ -103,7 +103,7 @@ struct rdma_cm_event {
 
 /* ---- Identifiers --------------------------------------------------------------------------- */
 
-/* Each port space has ports of its own. */
+/* Ports of different port spaces are independent. */
 enum rdma_port_space {
     RDMA_PS_IPOIB = 0x0002,
     RDMA_PS_TCP = 0x0106,
@@ -111,7 +111,7 @@ enum rdma_port_space {
     RDMA_PS_IB = 0x013F,
 };
 
-/* How port space and port stand in a service id. */
+/* The encoding of port space and port in a service id. */
 #define RDMA_IB_IP_PS_MASK 0xFFFFFFFFFFFF0000ULL
 #define RDMA_IB_IP_PORT_MASK 0x000000000000FFFFULL
 #define RDMA_IB_IP_PS_TCP 0x0000000001060000ULL
@@ -151,18 +151,18 @@ struct rdma_route {
     int num_paths;
 };
 
-/* One end of a connection, a listener, or a user of datagrams: like a socket. */
+/* One end of a connection, a listener, or a datagram endpoint: like a socket. */
 struct rdma_cm_id {
     /* The device, once an address is bound to one. */
     struct ibv_context *verbs;
     struct rdma_event_channel *channel;
-    /* The program's own. */
+    /* For the program's use. */
     void *context;
     struct ibv_qp *qp;
     struct rdma_route route;
     enum rdma_port_space ps;
     uint8_t port_num;
-    /* What a synchronous call has waited for. */
+    /* The event that completed the last synchronous call. */
     struct rdma_cm_event *event;
     struct ibv_comp_channel *send_cq_channel;
     struct ibv_cq *send_cq;
@@ -199,7 +199,7 @@ struct rdma_addrinfo {
     struct rdma_addrinfo *ai_next;
 };
 
-/* Which members of struct rdma_cm_join_mc_attr_ex are set. */
+/* Bits of comp_mask in struct rdma_cm_join_mc_attr_ex. */
 enum rdma_cm_join_mc_attr_mask {
     RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
     RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
@@ -208,7 +208,7 @@ enum rdma_cm_join_mc_attr_mask {
 
 enum rdma_cm_mc_join_flags {
     RDMA_MC_JOIN_FLAG_FULLMEMBER,
-    /* Does not receive what others send to the group. */
+    /* Sends to the group, and does not receive from it. */
     RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
     RDMA_MC_JOIN_FLAG_RESERVED,
 };
@@ -222,36 +222,36 @@ struct rdma_cm_join_mc_attr_ex {
 /* ---- Event channels ------------------------------------------------------------------------ */
 
 struct rdma_event_channel *rdma_create_event_channel(void);
-/* Its identifiers must be destroyed, and its events acknowledged, before. */
+/* All its identifiers must have been destroyed, and all its events acknowledged. */
 void rdma_destroy_event_channel(struct rdma_event_channel *channel);
 
-/* Takes the next event; waits for one unless the channel's descriptor has O_NONBLOCK. */
+/* Returns the next event. Blocks unless the channel's descriptor has O_NONBLOCK. */
 int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
-/* Each event that was taken must be given back: rdma_destroy_id() waits for that. */
+/* Every event must be acknowledged; rdma_destroy_id() blocks until then. */
 int rdma_ack_cm_event(struct rdma_cm_event *event);
 /* "RDMA_CM_EVENT_..." */
 const char *rdma_event_str(enum rdma_cm_event_type event);
-/* Puts an event into the identifier's channel; only RDMA_CM_EVENT_USER may be put there. */
+/* Adds an RDMA_CM_EVENT_USER event to the identifier's channel; others are refused. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
         uint64_t arg);
 
-/* ---- Making and ending identifiers --------------------------------------------------------- */
+/* ---- Creation and destruction of identifiers ----------------------------------------------- */
 
-/* Without a channel the identifier is synchronous. */
+/* With a NULL channel the identifier is synchronous. */
 int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
         enum rdma_port_space ps);
-/* Waits until the program has acknowledged its events. Its queue pair must be destroyed before. */
+/* Blocks until its events are acknowledged. Its queue pair must have been destroyed. */
 int rdma_destroy_id(struct rdma_cm_id *id);
-/* Later events, and those that wait, arrive at another channel. */
+/* Moves its pending events, and all later ones, to another channel. */
 int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
 
 /*
- * A synchronous identifier for what rdma_getaddrinfo() found: a passive one is bound, an active one
- * has its route, and with attributes a queue pair too.
+ * Creates a synchronous identifier from a result of rdma_getaddrinfo(). A passive one is bound; an
+ * active one has a route, and if qp_init_attr is not NULL, a queue pair.
  */
 int rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *res, struct ibv_pd *pd,
         struct ibv_qp_init_attr *qp_init_attr);
-/* Ends it with its queue pair and its shared receive queue. */
+/* Destroys an identifier, its queue pair and its shared receive queue. */
 void rdma_destroy_ep(struct rdma_cm_id *id);
 
 int rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen);
@@ -266,11 +266,11 @@ enum {
 enum {
     /* uint8_t: the IP type of service. */
     RDMA_OPTION_ID_TOS = 0,
-    /* int: whether others may bind the same address and port. */
+    /* int: whether other identifiers may bind the same address and port. */
     RDMA_OPTION_ID_REUSEADDR = 1,
-    /* int: whether an IPv6 wildcard leaves IPv4 alone. */
+    /* int: whether the IPv6 wildcard covers IPv6 only. */
     RDMA_OPTION_ID_AFONLY = 2,
-    /* uint8_t: the queue pair's timeout. */
+    /* uint8_t: the ACK timeout of the queue pair: 4.096 us x 2^n. */
     RDMA_OPTION_ID_ACK_TIMEOUT = 3
 };
 
@@ -282,15 +282,15 @@ enum {
 
 /* ---- Addresses and routes ------------------------------------------------------------------ */
 
-/* Binds to an address and port; port 0 is one that is free. */
+/* Binds to an address and port; port 0 selects a free one. */
 int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr);
-/* Finds the device for a destination; ends in RDMA_CM_EVENT_ADDR_RESOLVED or _ADDR_ERROR. */
+/* Finds the device for a destination. RDMA_CM_EVENT_ADDR_RESOLVED or _ADDR_ERROR follows. */
 int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src_addr, struct sockaddr *dst_addr,
         int timeout_ms);
-/* Finds the path to it; ends in RDMA_CM_EVENT_ROUTE_RESOLVED or _ROUTE_ERROR. */
+/* Finds the path to it. RDMA_CM_EVENT_ROUTE_RESOLVED or _ROUTE_ERROR follows. */
 int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms);
 
-/* In network byte order; 0 when there is none. */
+/* In network byte order; 0 if there is none. */
 __be16 rdma_get_src_port(struct rdma_cm_id *id);
 __be16 rdma_get_dst_port(struct rdma_cm_id *id);
 
@@ -304,15 +304,15 @@ static inline struct sockaddr *rdma_get_peer_addr(struct rdma_cm_id *id)
     return &id->route.addr.dst_addr;
 }
 
-/* The devices, opened, and ended by NULL; num_devices may be NULL. */
+/* Returns the opened devices, terminated by NULL; num_devices may be NULL. */
 struct ibv_context **rdma_get_devices(int *num_devices);
 void rdma_free_devices(struct ibv_context **list);
 
-/* As getaddrinfo(). Returns 0, -1 with errno, or an error of getaddrinfo(). */
+/* Like getaddrinfo(). Returns 0, -1 with errno, or an error of getaddrinfo(). */
 int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
         struct rdma_addrinfo **res);
 void rdma_freeaddrinfo(struct rdma_addrinfo *res);
-/* The same, told by RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ADDRINFO_ERROR and then fetched. */
+/* The asynchronous form. RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ADDRINFO_ERROR follows. */
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
         const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
@@ -320,40 +320,40 @@ int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 /* ---- Queue pairs --------------------------------------------------------------------------- */
 
 /*
- * Makes the identifier's queue pair, ready for receives to be posted. Without a protection domain it
- * is in one that the device's identifiers share; without completion queues it gets its own.
+ * Creates the identifier's queue pair in the INIT state, in which receives may be posted. A NULL pd
+ * selects the device's default protection domain. NULL completion queues are created.
  */
 int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
         struct ibv_qp_init_attr *qp_init_attr);
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *qp_init_attr);
 void rdma_destroy_qp(struct rdma_cm_id *id);
-/* The attributes with which a queue pair goes to qp_attr->qp_state, for programs that make theirs. */
+/* Returns the attributes for the transition of the program's own queue pair to qp_attr->qp_state. */
 int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask);
 
 /* ---- Connections --------------------------------------------------------------------------- */
 
-/* Connects, or asks where a datagram service is. */
+/* Sends a REQ, or for a datagram service a SIDR_REQ. */
 int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param);
-/* Ends a connection's making, where the program has a queue pair of its own. */
+/* Sends the RTU, if the identifier has no queue pair of its own. */
 int rdma_establish(struct rdma_cm_id *id);
 int rdma_listen(struct rdma_cm_id *id, int backlog);
-/* The next request of a synchronous listener. */
+/* Waits for the next request of a synchronous listener. */
 int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id);
 int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *conn_param);
 int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len);
-/* Rejects because of the vendor's options. */
+/* Rejects because of the peer's ECE options. */
 int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len);
-/* Tells of IBV_EVENT_COMM_EST on the queue pair: the connection is there. */
+/* Reports IBV_EVENT_COMM_EST of the queue pair, which establishes the connection. */
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event);
 int rdma_disconnect(struct rdma_cm_id *id);
 
-/* Vendors' options, for programs that have queue pairs of their own. */
+/* ECE options, if the identifier has no queue pair of its own. */
 int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece);
 int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece);
 
 /* ---- Multicast ----------------------------------------------------------------------------- */
 
-/* Ends in RDMA_CM_EVENT_MULTICAST_JOIN or _MULTICAST_ERROR, with context as private_data. */
+/* RDMA_CM_EVENT_MULTICAST_JOIN or _MULTICAST_ERROR follows, with context as private_data. */
 int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context);
 int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *mc_join_attr,
         void *context);

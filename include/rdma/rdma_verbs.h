@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Verbs on identifiers of the connection manager, as rdma-core's header of the same name has them.
- * Everything returns 0, or -1 and sets errno.
+ * Verbs on identifiers of the connection manager, source compatible with rdma-core's header of the
+ * same name. Functions that return int return 0, or -1 and set errno.
  */
 #ifndef RDMA_VERBS_H
 #define RDMA_VERBS_H
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* Turns an errno that was returned into -1. */
+/* Converts a returned errno to errno and -1. */
 static inline int rdma_seterrno(int ret)
 {
     if (!ret)
@@ -35,7 +35,7 @@ void rdma_destroy_srq(struct rdma_cm_id *id);
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-/* For messages; for a peer to read; for a peer to write. */
+/* Regions for messages; for the peer's READs; for the peer's WRITEs. */
 static inline struct ibv_mr *rdma_reg_msgs(struct rdma_cm_id *id, void *addr, size_t length)
 {
     return ibv_reg_mr(id->pd, addr, length, IBV_ACCESS_LOCAL_WRITE);
@@ -90,7 +90,7 @@ static inline int urxe_post(struct rdma_cm_id *id, struct ibv_send_wr *wr)
     return rdma_seterrno(ibv_post_send(id->qp, wr, &bad));
 }
 
-/* The ones with a v take several elements. Receives go to the shared queue where there is one. */
+/* The functions with a v take a list of elements. Receives use the shared receive queue, if any. */
 static inline int rdma_post_recvv(struct rdma_cm_id *id, void *context, struct ibv_sge *sgl,
         int nsge)
 {
@@ -180,7 +180,7 @@ static inline int rdma_post_ud_send(struct rdma_cm_id *id, void *context, void *
 
 /* ---- Completions --------------------------------------------------------------------------- */
 
-/* Waits for a completion; returns 1 when there is one. */
+/* Waits for a completion, and returns 1. */
 static inline int urxe_wait(struct rdma_cm_id *id, struct ibv_cq *cq,
         struct ibv_comp_channel *channel, struct ibv_wc *wc)
 {
@@ -193,7 +193,7 @@ static inline int urxe_wait(struct rdma_cm_id *id, struct ibv_cq *cq,
             ret = ibv_req_notify_cq(cq, 0);
             if (ret)
                 return rdma_seterrno(ret);
-            /* One may have come before the notification was asked for. */
+            /* A completion may have been added before the queue was armed. */
             ret = ibv_poll_cq(cq, 1, wc);
         }
         if (ret)

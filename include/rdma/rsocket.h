@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Sockets over RDMA, as rdma-core's header of the same name has them: each function is the socket
- * call of its name without the r, and fails as that does.
+ * Sockets over RDMA, source compatible with rdma-core's header of the same name. Each function has
+ * the semantics and errors of the socket call of its name without the r.
  */
 #ifndef RSOCKET_H
 #define RSOCKET_H
@@ -68,7 +68,7 @@ int rsetsockopt(int socket, int level, int optname, const void *optval, socklen_
 int rgetsockopt(int socket, int level, int optname, void *optval, socklen_t *optlen);
 int rfcntl(int socket, int cmd, ... /* arg */);
 
-/* Memory of one side that the other writes to, by its offset. */
+/* Maps memory for the peer's riowrite(), which names it by offset. */
 off_t riomap(int socket, void *buf, size_t len, int prot, int flags, off_t offset);
 int riounmap(int socket, void *buf, size_t len);
 size_t riowrite(int socket, const void *buf, size_t count, off_t offset, int flags);

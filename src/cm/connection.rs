@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::resolve::Bound;
-use urxe_driver::cm::{self, EventKind, Id, Offer};
+use urxe_driver::cm::{self, ConnParam, EventKind, Id};
 use urxe_driver::qp::ModifyError;
 use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 use urxe_proto::qp::{QpState, QpType};
@@ -73,15 +73,15 @@ impl Options {
         }
     }
 
-    /// The offer for a queue pair, without the depths of READs and atomics.
-    pub(super) fn offer(&self, qp: &PreparedQueuePair) -> Offer {
-        Offer {
+    /// The parameters for a queue pair, without the depths of READs and atomics.
+    pub(super) fn conn_param(&self, qp: &PreparedQueuePair) -> ConnParam {
+        ConnParam {
             private_data: self.private_data.clone(),
             qpn: qp.qpn(),
             srq: qp.has_shared_receives(),
             retry_count: self.retry_cnt,
             rnr_retry_count: self.rnr_retry,
-            ..Offer::default()
+            ..ConnParam::default()
         }
     }
 }

@@ -92,7 +92,7 @@ impl CmId {
         while let Some(event) = self.next(until)? {
             match event.kind {
                 EventKind::ConnectRequest => {
-                    event.id.take_up();
+                    event.id.leave_backlog();
                     let id = CmId::from_request(Arc::clone(&event.id))?;
                     if let Some(bound) = id.driver.addresses().bound {
                         let details = event.details;

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use urxe_driver::cm::Offer;
+use urxe_driver::cm::ConnParam;
 use urxe_driver::cm::channel::ConnectionDetails;
 use urxe_driver::cm::resolve::Bound;
 use urxe_proto::cm::wire::RejectReason;
@@ -151,14 +151,14 @@ impl Request {
         let most = |wanted: u8, requested: u8| wanted.min(requested).min(MAX_RD_ATOMIC);
         let resources = most(qp.responder_resources(), self.details.responder_resources);
         let depth = most(options.max_rd_atomic, self.details.initiator_depth);
-        let offer = Offer {
+        let conn_param = ConnParam {
             responder_resources: resources,
             initiator_depth: depth,
-            ..options.offer(&qp)
+            ..options.conn_param(&qp)
         };
         options.apply_timeout(&self.id.driver)?;
         let qp = qp.connect_by(&self.id.driver, Some((resources, depth)))?;
-        self.id.driver.accept(&offer)?;
+        self.id.driver.accept(&conn_param)?;
         Ok(Pending::accepting(self.id, qp, self.details.private_data))
     }
 

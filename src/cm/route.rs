@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::qp::PreparedQueuePair;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use urxe_driver::cm::Offer;
+use urxe_driver::cm::ConnParam;
 use urxe_driver::cm::resolve::Bound;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
@@ -73,15 +73,15 @@ impl Route {
         options: &Options,
     ) -> Result<Pending, Error> {
         qp.check_for(&self.bound)?;
-        let offer = Offer {
+        let conn_param = ConnParam {
             responder_resources: qp.responder_resources().min(MAX_RD_ATOMIC),
             initiator_depth: options.max_rd_atomic.min(MAX_RD_ATOMIC),
-            ..options.offer(&qp)
+            ..options.conn_param(&qp)
         };
         options.apply_timeout(&self.id.driver)?;
         self.id.driver.limit_mtu(qp.path_mtu());
         self.id.driver.mark_path(options.type_of_service);
-        self.id.driver.connect(&offer)?;
+        self.id.driver.connect(&conn_param)?;
         Ok(Pending::connecting(self.id, qp))
     }
 }

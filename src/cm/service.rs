@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::id::UDP_QKEY;
 use urxe_driver::cm::resolve::Bound;
-use urxe_driver::cm::{EventKind, Offer};
+use urxe_driver::cm::{ConnParam, EventKind};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::{Gid, QKey};
 
@@ -164,12 +164,12 @@ impl ServiceRequest {
         if address.qkey != QKEY {
             return Err(Error::OtherQKey);
         }
-        let offer = Offer {
+        let conn_param = ConnParam {
             private_data: private_data.to_vec(),
             qpn: address.qpn,
-            ..Offer::default()
+            ..ConnParam::default()
         };
-        Ok(self.id.driver.accept(&offer)?)
+        Ok(self.id.driver.accept(&conn_param)?)
     }
 
     /// Rejects the request, with at most 136 bytes of private data. (`rdma_reject`.)
@@ -230,12 +230,12 @@ impl ServiceRoute {
         private_data: &[u8],
     ) -> Result<ServiceReply, Error> {
         check_device(&qp.device(), &self.bound)?;
-        let offer = Offer {
+        let conn_param = ConnParam {
             private_data: private_data.to_vec(),
             qpn: qp.qpn(),
-            ..Offer::default()
+            ..ConnParam::default()
         };
-        self.id.driver.connect(&offer)?;
+        self.id.driver.connect(&conn_param)?;
         loop {
             let event = self.id.wait()?;
             match event.kind {

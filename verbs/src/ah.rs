@@ -16,7 +16,7 @@ use super::ffi::*;
 use super::object::{self, Handle, Use};
 
 impl Handle for ibv_ah {
-    type Ours = AddressHandle;
+    type State = AddressHandle;
 }
 
 /// The library's state behind an `ibv_ah`.
@@ -34,10 +34,10 @@ pub(super) struct AddressHandle {
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     entry::pointer("ibv_create_ah", || {
         // SAFETY: `pd` is null or live, and `attr` null or readable: the caller's contract, section
-        // Safety. `context` is read only after `object::ours` has rejected a null `pd`, and without
-        // a reference.
+        // Safety. `context` is read only after `object::state_of` has rejected a null `pd`, and
+        // without a reference.
         let (domain, attr, context) = unsafe {
-            let domain = object::ours(pd)?;
+            let domain = object::state_of(pd)?;
             (
                 domain,
                 entry::read(attr)?,
@@ -47,13 +47,13 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
         // SAFETY: `context` is the domain's own context, which outlives the domain.
         let opened = &unsafe { context_of(context) }?.driver;
         let driver = opened.create_ah(&domain.driver, address_from(&attr)?)?;
-        let shown = ibv_ah {
+        let handle = ibv_ah {
             context,
             pd,
             handle: object::number(),
         };
         let _pd = domain.users.add();
-        Ok(object::make(shown, AddressHandle { driver, _pd }))
+        Ok(object::make(handle, AddressHandle { driver, _pd }))
     })
 }
 
@@ -143,8 +143,8 @@ const GRH: usize = size_of::<ibv_grh>();
 
 fn route_back(header: &[u8; GRH], device: &Device) -> Result<ibv_global_route, Errno> {
     let header = NetworkHeader::parse(header).ok_or(Errno(libc::EPROTONOSUPPORT))?;
-    let ours = device.gids().into_iter();
-    let index = ours
+    let gids = device.gids().into_iter();
+    let index = gids
         .filter(|(_, ip)| Gid::from_ip(*ip) == header.destination)
         .find_map(|(index, _)| u8::try_from(index).ok());
     Ok(ibv_global_route {

@@ -25,30 +25,30 @@ pub(super) fn mask_from(mask: c_int) -> Result<AttrMask, Errno> {
 /// # Errors
 /// `EINVAL` for a value that is not defined for its type.
 pub(super) fn attributes_from(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
-    let mut ours = QpAttr::default();
+    let mut out = QpAttr::default();
     let named = |bit: AttrMask| mask.contains(bit);
     if named(AttrMask::STATE) {
-        ours.state = state_from(attr.qp_state)?;
+        out.state = state_from(attr.qp_state)?;
     }
     if named(AttrMask::CUR_STATE) {
-        ours.cur_state = state_from(attr.cur_qp_state)?;
+        out.cur_state = state_from(attr.cur_qp_state)?;
     }
     if named(AttrMask::ACCESS_FLAGS) {
         let access = attr.qp_access_flags & !IBV_ACCESS_OPTIONAL_RANGE;
-        ours.access = Access::from_bits(access).ok_or_else(|| bad("access flags"))?;
+        out.access = Access::from_bits(access).ok_or_else(|| bad("access flags"))?;
     }
     if named(AttrMask::AV) {
-        ours.av = address_from(&attr.ah_attr)?;
+        out.av = address_from(&attr.ah_attr)?;
     }
     if named(AttrMask::ALT_PATH) {
-        ours.alt_av = address_from(&attr.alt_ah_attr)?;
+        out.alt_av = address_from(&attr.alt_ah_attr)?;
     }
     if named(AttrMask::PATH_MTU) {
         let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_number);
-        ours.path_mtu = mtu.ok_or_else(|| bad("path MTU"))?;
+        out.path_mtu = mtu.ok_or_else(|| bad("path MTU"))?;
     }
     if named(AttrMask::PATH_MIG_STATE) {
-        ours.path_mig_state = match attr.path_mig_state {
+        out.path_mig_state = match attr.path_mig_state {
             IBV_MIG_MIGRATED => PathMigState::Migrated,
             IBV_MIG_REARM => PathMigState::Rearm,
             IBV_MIG_ARMED => PathMigState::Armed,
@@ -56,24 +56,24 @@ pub(super) fn attributes_from(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAt
         };
     }
     // Every value of the other members is valid for its type. The driver checks the ranges.
-    ours.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
-    ours.pkey_index = attr.pkey_index;
-    ours.port = attr.port_num;
-    ours.qkey = QKey(attr.qkey);
-    ours.alt_pkey_index = attr.alt_pkey_index;
-    ours.alt_port = attr.alt_port_num;
-    ours.alt_timeout = attr.alt_timeout;
-    ours.timeout = attr.timeout;
-    ours.retry_cnt = attr.retry_cnt;
-    ours.rnr_retry = attr.rnr_retry;
-    ours.rq_psn = Psn::new(attr.rq_psn);
-    ours.sq_psn = Psn::new(attr.sq_psn);
-    ours.max_rd_atomic = attr.max_rd_atomic;
-    ours.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-    ours.min_rnr_timer = attr.min_rnr_timer;
-    ours.dest_qpn = Qpn::new(attr.dest_qp_num);
-    ours.rate_limit = attr.rate_limit;
-    Ok(ours)
+    out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
+    out.pkey_index = attr.pkey_index;
+    out.port = attr.port_num;
+    out.qkey = QKey(attr.qkey);
+    out.alt_pkey_index = attr.alt_pkey_index;
+    out.alt_port = attr.alt_port_num;
+    out.alt_timeout = attr.alt_timeout;
+    out.timeout = attr.timeout;
+    out.retry_cnt = attr.retry_cnt;
+    out.rnr_retry = attr.rnr_retry;
+    out.rq_psn = Psn::new(attr.rq_psn);
+    out.sq_psn = Psn::new(attr.sq_psn);
+    out.max_rd_atomic = attr.max_rd_atomic;
+    out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    out.min_rnr_timer = attr.min_rnr_timer;
+    out.dest_qpn = Qpn::new(attr.dest_qp_num);
+    out.rate_limit = attr.rate_limit;
+    Ok(out)
 }
 
 fn bad(what: &str) -> Errno {
@@ -104,52 +104,52 @@ pub(super) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
 }
 
 /// Converts a queue pair's attributes for the program.
-pub(super) fn shown_attributes(ours: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
+pub(super) fn to_ibv_qp_attr(attr: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     ibv_qp_attr {
-        qp_state: ours.state as ibv_qp_state,
-        cur_qp_state: ours.cur_state as ibv_qp_state,
-        path_mtu: ibv_mtu::from(ours.path_mtu as u8),
-        path_mig_state: ours.path_mig_state as ibv_mig_state,
-        qkey: ours.qkey.0,
-        rq_psn: ours.rq_psn.get(),
-        sq_psn: ours.sq_psn.get(),
-        dest_qp_num: ours.dest_qpn.get(),
-        qp_access_flags: ours.access.bits(),
-        cap: shown_cap(cap),
-        ah_attr: shown_address(&ours.av),
-        alt_ah_attr: shown_address(&ours.alt_av),
-        pkey_index: ours.pkey_index,
-        alt_pkey_index: ours.alt_pkey_index,
-        en_sqd_async_notify: u8::from(ours.en_sqd_async_notify),
-        sq_draining: u8::from(ours.sq_draining),
-        max_rd_atomic: ours.max_rd_atomic,
-        max_dest_rd_atomic: ours.max_dest_rd_atomic,
-        min_rnr_timer: ours.min_rnr_timer,
-        port_num: ours.port,
-        timeout: ours.timeout,
-        retry_cnt: ours.retry_cnt,
-        rnr_retry: ours.rnr_retry,
-        alt_port_num: ours.alt_port,
-        alt_timeout: ours.alt_timeout,
-        rate_limit: ours.rate_limit,
+        qp_state: attr.state as ibv_qp_state,
+        cur_qp_state: attr.cur_state as ibv_qp_state,
+        path_mtu: ibv_mtu::from(attr.path_mtu as u8),
+        path_mig_state: attr.path_mig_state as ibv_mig_state,
+        qkey: attr.qkey.0,
+        rq_psn: attr.rq_psn.get(),
+        sq_psn: attr.sq_psn.get(),
+        dest_qp_num: attr.dest_qpn.get(),
+        qp_access_flags: attr.access.bits(),
+        cap: to_ibv_qp_cap(cap),
+        ah_attr: to_ibv_ah_attr(&attr.av),
+        alt_ah_attr: to_ibv_ah_attr(&attr.alt_av),
+        pkey_index: attr.pkey_index,
+        alt_pkey_index: attr.alt_pkey_index,
+        en_sqd_async_notify: u8::from(attr.en_sqd_async_notify),
+        sq_draining: u8::from(attr.sq_draining),
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        alt_port_num: attr.alt_port,
+        alt_timeout: attr.alt_timeout,
+        rate_limit: attr.rate_limit,
     }
 }
 
-pub(super) fn shown_address(ours: &AddressVector) -> ibv_ah_attr {
+pub(super) fn to_ibv_ah_attr(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: ours.dgid.0 },
-            flow_label: ours.flow_label,
-            sgid_index: ours.sgid_index,
-            hop_limit: ours.hop_limit,
-            traffic_class: ours.traffic_class,
+            dgid: ibv_gid { raw: av.dgid.0 },
+            flow_label: av.flow_label,
+            sgid_index: av.sgid_index,
+            hop_limit: av.hop_limit,
+            traffic_class: av.traffic_class,
         },
-        dlid: ours.dlid,
-        sl: ours.sl,
-        src_path_bits: ours.src_path_bits,
-        static_rate: ours.static_rate,
-        is_global: u8::from(ours.is_global),
-        port_num: ours.port,
+        dlid: av.dlid,
+        sl: av.sl,
+        src_path_bits: av.src_path_bits,
+        static_rate: av.static_rate,
+        is_global: u8::from(av.is_global),
+        port_num: av.port,
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) fn cap_from(cap: &ibv_qp_cap) -> QpCap {
     }
 }
 
-pub(super) fn shown_cap(cap: &QpCap) -> ibv_qp_cap {
+pub(super) fn to_ibv_qp_cap(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,

@@ -11,7 +11,7 @@ use super::ffi::*;
 use super::object::{self, Handle, Use};
 
 impl Handle for ibv_buf {
-    type Ours = Buffer;
+    type State = Buffer;
 }
 
 /// The library's state behind an `ibv_buf`.
@@ -35,18 +35,18 @@ pub unsafe extern "C" fn ibv_alloc_buf(
 ) -> *mut c_void {
     entry::pointer("ibv_alloc_buf", || {
         // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-        let domain = unsafe { object::ours(pd) }?;
+        let domain = unsafe { object::state_of(pd) }?;
         if size == 0 || buf.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         let map = MmapRaw::from(MmapMut::map_anon(size)?);
         let start = map.as_mut_ptr().cast();
-        let ours = Buffer {
+        let state = Buffer {
             map,
             pd: pd.addr(),
             _pd: domain.users.add(),
         };
-        let made = object::make(ibv_buf { _opaque: [] }, ours);
+        let made = object::make(ibv_buf { _opaque: [] }, state);
         // SAFETY: `buf` is non-null (checked above) and writable: the caller's contract, section
         // Safety.
         unsafe { entry::write(buf, made) }?;
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     entry::number("ibv_export_buf_dmabuf_fd", || {
         // SAFETY: `buf` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(buf) }?;
+        unsafe { object::state_of(buf) }?;
         Err(Errno(libc::ENODATA))
     })
 }
@@ -123,7 +123,7 @@ pub(super) unsafe fn check_within(
     length: usize,
 ) -> Result<(), Errno> {
     // SAFETY: `buf` is null or live: the caller's contract, section Safety.
-    let buffer = unsafe { object::ours(buf) }?;
+    let buffer = unsafe { object::state_of(buf) }?;
     let offset = addr.addr().checked_sub(buffer.map.as_mut_ptr().addr());
     let end = offset.and_then(|offset| offset.checked_add(length));
     match end {

@@ -10,19 +10,19 @@ use urxe_driver::{Channel, Cq};
 
 use super::cancellation;
 use super::context::context_of;
-use super::cq::shown_queue;
+use super::cq::cq_handle;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
-use super::waited::Waited;
+use super::wait_registry::WaitRegistry;
 
 impl Handle for ibv_comp_channel {
-    type Ours = CompletionChannel;
+    type State = CompletionChannel;
 }
 
 /// The channels at which threads of the program may wait for notifications.
-static CHANNELS: Waited<Channel> = Waited::new();
+static CHANNELS: WaitRegistry<Channel> = WaitRegistry::new();
 
 /// The library's state behind an `ibv_comp_channel`.
 #[derive(Debug)]
@@ -44,17 +44,17 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
         let driver = Arc::new(Channel::new()?);
-        let shown = ibv_comp_channel {
+        let handle = ibv_comp_channel {
             context,
             fd: driver.fd().as_raw_fd(),
             refcnt: 0,
         };
-        let ours = CompletionChannel {
+        let state = CompletionChannel {
             driver: Arc::clone(&driver),
             users: Users::default(),
             _context: device.users.add(),
         };
-        let made = object::make(shown, ours);
+        let made = object::make(handle, state);
         CHANNELS.add(made, &driver);
         Ok(made)
     })
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     entry::status("ibv_destroy_comp_channel", || {
         // SAFETY: `channel` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(channel) }?.users.check_none()?;
+        unsafe { object::state_of(channel) }?.users.check_none()?;
         CHANNELS.remove(channel);
         // SAFETY: `channel` is live, and no other call uses it: the caller's contract, section
         // Safety. Waiting threads hold the driver's object instead.
@@ -98,9 +98,9 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             // A queue that is being destroyed delivers no further events. A queue with a delivered
             // event is not destroyed before the program acknowledges that event.
             let deliver = |queue: Arc<Cq>| {
-                let shown = shown_queue(queue.origin.tag())?;
+                let handle = cq_handle(queue.origin.tag())?;
                 queue.channel_acks.delivered();
-                Some(shown)
+                Some(handle)
             };
             let Some(queue) = channel.step(waiting, deliver)? else {
                 return Ok(false);
@@ -147,14 +147,14 @@ pub(super) unsafe fn use_channel(
     }
     // SAFETY: `channel` is non-null (checked above) and live: the caller's contract, section
     // Safety. `context` is read without a reference.
-    let (ours, its) = unsafe {
+    let (state, its) = unsafe {
         (
-            object::ours(channel)?,
+            object::state_of(channel)?,
             (&raw const (*channel).context).read(),
         )
     };
     if !ptr::eq(its, context) {
         return Err(Errno(libc::EINVAL));
     }
-    Ok(Some((Arc::clone(&ours.driver), ours.users.add())))
+    Ok(Some((Arc::clone(&state.driver), state.users.add())))
 }

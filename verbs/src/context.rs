@@ -20,7 +20,7 @@ use super::{buf, cq, dm, flow, mr, mw, parent_domain, post, qp, query, srq, wq, 
 pub(super) const COMP_VECTORS: c_int = 1;
 
 impl Handle for verbs_context {
-    type Ours = OpenDevice;
+    type State = OpenDevice;
 }
 
 /// The library's state behind an `ibv_context`.
@@ -49,7 +49,7 @@ pub(super) unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a Ope
     }
     // SAFETY: `context` is non-null (checked above) and the `context` member of a live
     // `verbs_context` that `open` made: the caller's contract, section Safety.
-    unsafe { object::ours(verbs_context_of(context)) }
+    unsafe { object::state_of(verbs_context_of(context)) }
 }
 
 /// Opens a device.
@@ -79,23 +79,23 @@ pub(super) unsafe fn open(
     let device = session.device();
     // SAFETY: `device` is the session's device, which is live: the caller's contract, section
     // Safety.
-    let ours = unsafe { device::device_of(device) }?;
-    let driver = Context::open(ours).inspect_err(|error| {
-        tracing::error!("{} cannot be opened: {error}", ours.name());
+    let parent = unsafe { device::device_of(device) }?;
+    let driver = Context::open(parent).inspect_err(|error| {
+        tracing::error!("{} cannot be opened: {error}", parent.name());
     })?;
     device::retain(device.cast());
     let _command = command();
-    let mut shown = describe(device);
-    shown.context.cmd_fd = _command.as_raw_fd();
-    shown.context.async_fd = driver.events().fd().as_raw_fd();
-    let ours = OpenDevice {
+    let mut handle = describe(device);
+    handle.context.cmd_fd = _command.as_raw_fd();
+    handle.context.async_fd = driver.events().fd().as_raw_fd();
+    let state = OpenDevice {
         driver,
         users: Users::default(),
         session,
         _command,
     };
-    let events = Arc::clone(ours.driver.events());
-    let made = object::make(shown, ours);
+    let events = Arc::clone(state.driver.events());
+    let made = object::make(handle, state);
     // SAFETY: `made` was created above and is live. This takes an address and makes no reference.
     let context = unsafe { &raw mut (*made).context };
     EVENTS.add(context, &events);
@@ -107,44 +107,44 @@ pub(super) unsafe fn open(
 /// Functions that are not set stay null. The inline functions of `verbs.h` then report that the
 /// device does not support them, or need an object that cannot exist.
 fn describe(device: *mut ibv_device) -> verbs_context {
-    let mut shown = verbs_context::zeroed();
-    shown.sz = size_of::<verbs_context>();
-    shown.query_port = Some(query::query_port);
-    shown.query_device_ex = Some(query::query_device_ex);
-    shown.alloc_buf = Some(buf::ibv_alloc_buf);
-    shown.free_buf = Some(buf::ibv_free_buf);
-    shown.reg_mr_ex = Some(mr::ibv_reg_mr_ex);
-    shown.advise_mr = Some(mr::advise_mr);
-    shown.alloc_null_mr = Some(mr::alloc_null_mr);
-    shown.alloc_dm = Some(dm::alloc_dm);
-    shown.free_dm = Some(dm::free_dm);
-    shown.reg_dm_mr = Some(mr::reg_dm_mr);
-    shown.ibv_create_flow = Some(flow::create_flow);
-    shown.ibv_destroy_flow = Some(flow::destroy_flow);
-    shown.create_counters = Some(flow::create_counters);
-    shown.destroy_counters = Some(flow::destroy_counters);
-    shown.attach_counters_point_flow = Some(flow::attach_counters_point_flow);
-    shown.read_counters = Some(flow::read_counters);
-    shown.create_wq = Some(wq::create_wq);
-    shown.modify_wq = Some(wq::modify_wq);
-    shown.destroy_wq = Some(wq::destroy_wq);
-    shown.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
-    shown.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
-    shown.alloc_td = Some(parent_domain::alloc_td);
-    shown.dealloc_td = Some(parent_domain::dealloc_td);
-    shown.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
-    shown.query_rt_values = Some(query::query_rt_values);
-    shown.create_cq_ex = Some(cq::create_cq_ex);
-    shown.modify_cq = Some(cq::modify_cq);
-    shown.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
-    shown.create_qp_ex = Some(qp::create_qp_ex);
-    shown.create_srq_ex = Some(srq::create_srq_ex);
-    shown.get_srq_num = Some(srq::get_srq_num);
-    shown.open_xrcd = Some(xrcd::open_xrcd);
-    shown.close_xrcd = Some(xrcd::close_xrcd);
-    shown.open_qp = Some(xrcd::open_qp);
+    let mut handle = verbs_context::zeroed();
+    handle.sz = size_of::<verbs_context>();
+    handle.query_port = Some(query::query_port);
+    handle.query_device_ex = Some(query::query_device_ex);
+    handle.alloc_buf = Some(buf::ibv_alloc_buf);
+    handle.free_buf = Some(buf::ibv_free_buf);
+    handle.reg_mr_ex = Some(mr::ibv_reg_mr_ex);
+    handle.advise_mr = Some(mr::advise_mr);
+    handle.alloc_null_mr = Some(mr::alloc_null_mr);
+    handle.alloc_dm = Some(dm::alloc_dm);
+    handle.free_dm = Some(dm::free_dm);
+    handle.reg_dm_mr = Some(mr::reg_dm_mr);
+    handle.ibv_create_flow = Some(flow::create_flow);
+    handle.ibv_destroy_flow = Some(flow::destroy_flow);
+    handle.create_counters = Some(flow::create_counters);
+    handle.destroy_counters = Some(flow::destroy_counters);
+    handle.attach_counters_point_flow = Some(flow::attach_counters_point_flow);
+    handle.read_counters = Some(flow::read_counters);
+    handle.create_wq = Some(wq::create_wq);
+    handle.modify_wq = Some(wq::modify_wq);
+    handle.destroy_wq = Some(wq::destroy_wq);
+    handle.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    handle.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    handle.alloc_td = Some(parent_domain::alloc_td);
+    handle.dealloc_td = Some(parent_domain::dealloc_td);
+    handle.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
+    handle.query_rt_values = Some(query::query_rt_values);
+    handle.create_cq_ex = Some(cq::create_cq_ex);
+    handle.modify_cq = Some(cq::modify_cq);
+    handle.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
+    handle.create_qp_ex = Some(qp::create_qp_ex);
+    handle.create_srq_ex = Some(srq::create_srq_ex);
+    handle.get_srq_num = Some(srq::get_srq_num);
+    handle.open_xrcd = Some(xrcd::open_xrcd);
+    handle.close_xrcd = Some(xrcd::close_xrcd);
+    handle.open_qp = Some(xrcd::open_qp);
 
-    let context = &mut shown.context;
+    let context = &mut handle.context;
     context.device = device;
     context.num_comp_vectors = COMP_VECTORS;
     context.abi_compat = VERBS_ABI_IS_EXTENDED;
@@ -158,7 +158,7 @@ fn describe(device: *mut ibv_device) -> verbs_context {
     context.ops.post_send = Some(post::post_send);
     context.ops.post_recv = Some(post::post_recv);
     context.ops.post_srq_recv = Some(post::post_srq_recv);
-    shown
+    handle
 }
 
 /// Closes a device.

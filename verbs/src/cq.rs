@@ -20,7 +20,7 @@ use super::object::{self, Handle, Place, Use, Users};
 use super::parent_domain::Kind;
 
 impl Handle for ibv_cq_ex {
-    type Ours = CompletionQueue;
+    type State = CompletionQueue;
 }
 
 /// The library's state behind an `ibv_cq`. Every `ibv_cq` is the start of an `ibv_cq_ex`.
@@ -51,13 +51,13 @@ unsafe impl Sync for CompletionQueue {}
 pub(super) unsafe fn queue_of<'a>(cq: *mut ibv_cq) -> Result<&'a CompletionQueue, Errno> {
     // SAFETY: `create` makes each `ibv_cq` as the start of an `ibv_cq_ex`. It is null or live for
     // `'a`: the caller's contract, section Safety.
-    unsafe { object::ours(cq.cast::<ibv_cq_ex>()) }
+    unsafe { object::state_of(cq.cast::<ibv_cq_ex>()) }
 }
 
 /// Returns the `ibv_cq` of a completion queue, or `None` if it is being destroyed.
-pub(super) fn shown_queue(tag: usize) -> Option<*mut ibv_cq> {
-    let shown = ptr::with_exposed_provenance_mut::<ibv_cq>(tag);
-    (!shown.is_null()).then_some(shown)
+pub(super) fn cq_handle(tag: usize) -> Option<*mut ibv_cq> {
+    let handle = ptr::with_exposed_provenance_mut::<ibv_cq>(tag);
+    (!handle.is_null()).then_some(handle)
 }
 
 /// Creates a completion queue.
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     entry::pointer("ibv_create_cq", || {
         let cqe = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
         let vector = u32::try_from(comp_vector).map_err(|_| Errno(libc::EINVAL))?;
-        let wanted = ibv_cq_init_attr_ex {
+        let init_attr = ibv_cq_init_attr_ex {
             cqe,
             cq_context,
             channel,
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn ibv_create_cq(
             ..ibv_cq_init_attr_ex::zeroed()
         };
         // SAFETY: `context` and `channel` are null or live: the caller's contract, section Safety.
-        // The other pointers in `wanted` are null.
-        let queue = unsafe { create(context, &wanted) }?;
+        // The other pointers in `init_attr` are null.
+        let queue = unsafe { create(context, &init_attr) }?;
         Ok(queue.cast())
     })
 }
@@ -112,70 +112,70 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     entry::pointer("ibv_create_cq_ex", || {
         // SAFETY: `init_attr` is null or points to readable attributes: the caller's contract,
         // section Safety.
-        let mut wanted = unsafe { entry::read(init_attr) }?;
+        let mut init_attr = unsafe { entry::read(init_attr) }?;
         // A member whose bit is clear may hold any value: the structure of older programs ends
         // before it.
-        if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
-            wanted.flags = 0;
+        if init_attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
+            init_attr.flags = 0;
         }
-        if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
-            wanted.parent_domain = ptr::null_mut();
+        if init_attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+            init_attr.parent_domain = ptr::null_mut();
         }
         // SAFETY: `context`, `channel` and `parent_domain` are null or live: the caller's contract,
         // section Safety.
-        unsafe { create(context, &wanted) }
+        unsafe { create(context, &init_attr) }
     })
 }
 
 /// Creates a completion queue.
 ///
 /// # Safety
-/// `context` must be null or an opened device. `wanted.channel` and `wanted.parent_domain` must be
-/// null or live objects created by this library.
+/// `context` must be null or an opened device. `init_attr.channel` and `init_attr.parent_domain`
+/// must be null or live objects created by this library.
 unsafe fn create(
     context: *mut ibv_context,
-    wanted: &ibv_cq_init_attr_ex,
+    init_attr: &ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, Errno> {
     const MEMBERS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    if wanted.wc_flags & !REPORTED != 0
-        || wanted.flags & !FLAGS != 0
-        || wanted.comp_mask & !MEMBERS != 0
+    if init_attr.wc_flags & !REPORTED != 0
+        || init_attr.flags & !FLAGS != 0
+        || init_attr.comp_mask & !MEMBERS != 0
     {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
     let device = unsafe { context_of(context) }?;
-    if wanted.comp_vector >= COMP_VECTORS.cast_unsigned() {
+    if init_attr.comp_vector >= COMP_VECTORS.cast_unsigned() {
         return Err(Errno(libc::EINVAL));
     }
-    let domain = match wanted.parent_domain.is_null() {
+    let domain = match init_attr.parent_domain.is_null() {
         true => None,
         // SAFETY: `parent_domain` is a live protection domain: the caller's contract, section
         // Safety.
-        false => Some(unsafe { object::ours(wanted.parent_domain) }?),
+        false => Some(unsafe { object::state_of(init_attr.parent_domain) }?),
     };
     if domain.is_some_and(|domain| !domain.is_parent()) {
         return Err(Errno(libc::EINVAL));
     }
     let allocators = domain.and_then(|domain| domain.allocators.as_ref());
     let place = Place::from(allocators, Kind::CompletionQueue)?;
-    let channel = wanted.channel;
+    let channel = init_attr.channel;
     // SAFETY: `channel` is null or a live channel: the caller's contract, section Safety.
     let (notified, channel_use) = unsafe { use_channel(channel, context) }?.unzip();
     let driver = device.driver.create_cq_ex(CqInit {
-        capacity: wanted.cqe,
+        capacity: init_attr.cqe,
         channel: notified,
-        stamps: wanted.wc_flags & u64::from(STAMPS) != 0,
-        ignores_overrun: wanted.flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+        stamps: init_attr.wc_flags & u64::from(STAMPS) != 0,
+        ignores_overrun: init_attr.flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
     })?;
-    let mut shown = ibv_cq_ex::zeroed();
-    shown.context = context;
-    shown.channel = channel;
-    shown.cq_context = wanted.cq_context;
-    shown.handle = object::number();
-    shown.cqe = shown_capacity(&driver);
-    cq_ex::fill(&mut shown);
-    let ours = CompletionQueue {
+    let mut handle = ibv_cq_ex::zeroed();
+    handle.context = context;
+    handle.channel = channel;
+    handle.cq_context = init_attr.cq_context;
+    handle.handle = object::number();
+    handle.cqe = cqe_of(&driver);
+    cq_ex::fill(&mut handle);
+    let state = CompletionQueue {
         driver: Arc::clone(&driver),
         users: Users::default(),
         current: UnsafeCell::new(None),
@@ -183,12 +183,12 @@ unsafe fn create(
         _channel: channel_use,
         _domain: domain.map(|domain| domain.users.add()),
     };
-    let queue = place.make(shown, ours);
+    let queue = place.make(handle, state);
     driver.origin.set_tag(queue.expose_provenance());
     Ok(queue)
 }
 
-fn shown_capacity(queue: &Cq) -> c_int {
+fn cqe_of(queue: &Cq) -> c_int {
     const { assert!(MAX_CQE <= c_int::MAX as u32) };
     queue.capacity().cast_signed()
 }
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         queue.driver.resize(cqe)?;
         // SAFETY: `cq` is non-null, since `queue_of` accepted it, and live: the caller's contract,
         // section Safety. The write goes through a raw pointer and makes no reference.
-        unsafe { (&raw mut (*cq).cqe).write(shown_capacity(&queue.driver)) };
+        unsafe { (&raw mut (*cq).cqe).write(cqe_of(&queue.driver)) };
         Ok(())
     })
 }
@@ -268,14 +268,14 @@ pub(super) unsafe extern "C" fn poll_cq(
     entry::number("ibv_poll_cq", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
-        let wanted = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
-        if wc.is_null() && wanted > 0 {
+        let max = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
+        if wc.is_null() && max > 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let polled = queue.driver.poll_each(wanted, |index, completion| {
-            // SAFETY: `wc` is non-null where `wanted > 0` (checked above) and points to `wanted`
-            // writable elements: the caller's contract, section Safety. `index < wanted`.
-            unsafe { wc.add(index).write_unaligned(shown_completion(&completion)) };
+        let polled = queue.driver.poll_each(max, |index, completion| {
+            // SAFETY: `wc` is non-null where `max > 0` (checked above) and points to `max`
+            // writable elements: the caller's contract, section Safety. `index < max`.
+            unsafe { wc.add(index).write_unaligned(to_ibv_wc(&completion)) };
         });
         Ok(polled as c_int)
     })
@@ -293,26 +293,26 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-fn shown_completion(completion: &Completion) -> ibv_wc {
+fn to_ibv_wc(completion: &Completion) -> ibv_wc {
     ibv_wc {
         wr_id: completion.wr_id,
         status: completion.status as ibv_wc_status,
         opcode: completion.opcode as ibv_wc_opcode,
         vendor_err: 0,
         byte_len: completion.byte_len,
-        imm: shown_immediate(completion),
+        imm: wc_imm(completion),
         qp_num: completion.qpn.get(),
         src_qp: completion.src_qp.get(),
-        wc_flags: shown_flags(completion),
+        wc_flags: wc_flags(completion),
         pkey_index: 0,
         slid: 0,
-        sl: shown_service_level(completion),
+        sl: wc_sl(completion),
         dlid_path_bits: 0,
     }
 }
 
 /// Returns the immediate data, in network byte order, or the invalidated key, in host order.
-pub(super) fn shown_immediate(completion: &Completion) -> ibv_wc_imm {
+pub(super) fn wc_imm(completion: &Completion) -> ibv_wc_imm {
     match completion.extra {
         Extra::None => ibv_wc_imm { imm_data: 0 },
         Extra::Imm(data) => ibv_wc_imm {
@@ -324,7 +324,7 @@ pub(super) fn shown_immediate(completion: &Completion) -> ibv_wc_imm {
     }
 }
 
-pub(super) fn shown_flags(completion: &Completion) -> ibv_wc_flags {
+pub(super) fn wc_flags(completion: &Completion) -> ibv_wc_flags {
     let extra = match completion.extra {
         Extra::None => 0,
         Extra::Imm(_) => IBV_WC_WITH_IMM,
@@ -343,7 +343,7 @@ pub(super) fn shown_flags(completion: &Completion) -> ibv_wc_flags {
 /// RoCE has no service level. In the receive completion of a datagram, NICs report the type of the
 /// network header there: bit 3 for UDP, and in the bits below it 1 for IPv6 or 2 for IPv4. UCX
 /// before 1.19 reads this value to find out which header the first 40 bytes of the receive hold.
-pub(super) fn shown_service_level(completion: &Completion) -> u8 {
+pub(super) fn wc_sl(completion: &Completion) -> u8 {
     match completion.grh {
         None => 0,
         Some(IpVersion::V6) => UDP | 0x1,

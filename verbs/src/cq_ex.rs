@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use urxe_driver::cq::Stamp;
 use urxe_proto::work::Completion;
 
-use super::cq::{CompletionQueue, shown_flags, shown_immediate, shown_service_level};
+use super::cq::{CompletionQueue, wc_flags, wc_imm, wc_sl};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
@@ -59,7 +59,7 @@ unsafe fn take(cq: *mut ibv_cq_ex, queue: &CompletionQueue) -> Result<(), Errno>
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     entry::status("ibv_start_poll", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
-        let queue = unsafe { object::ours(cq) }?;
+        let queue = unsafe { object::state_of(cq) }?;
         // SAFETY: `attr` is non-null (checked first) and readable: the caller's contract, section
         // Safety.
         if !attr.is_null() && unsafe { entry::read(attr) }?.comp_mask != 0 {
@@ -87,7 +87,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     entry::status("ibv_next_poll", || {
         // SAFETY: `cq` is null or live, and the thread holds its mutex since `start_poll`: the
         // caller's contract, section Safety.
-        unsafe { take(cq, object::ours(cq)?) }
+        unsafe { take(cq, object::state_of(cq)?) }
     })
 }
 
@@ -124,7 +124,7 @@ unsafe fn of_stamped<T: Default>(
 ) -> T {
     entry::short("ibv_wc_read", None, || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
-        let queue = unsafe { object::ours(cq) }.ok()?;
+        let queue = unsafe { object::state_of(cq) }.ok()?;
         // SAFETY: the thread holds the mutex that guards `current` since `start_poll`: the caller's
         // contract, section Safety.
         let current = unsafe { *queue.current.get() };
@@ -158,7 +158,7 @@ unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
     // SAFETY: the contract of `of_current` is this function's own, section Safety. Both members of
     // the union are `u32`.
-    unsafe { of_current(cq, |completion| shown_immediate(completion).imm_data) }
+    unsafe { of_current(cq, |completion| wc_imm(completion).imm_data) }
 }
 
 /// Returns the local queue pair number of the current completion.
@@ -185,7 +185,7 @@ unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
 /// The requirements of [`next_poll`] apply.
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> ibv_wc_flags {
     // SAFETY: the contract of `of_current` is this function's own, section Safety.
-    unsafe { of_current(cq, shown_flags) }
+    unsafe { of_current(cq, wc_flags) }
 }
 
 /// Returns the vendor error code or the LID: always 0, as there are none.
@@ -199,7 +199,7 @@ unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {
 /// The requirements of [`next_poll`] apply.
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     // SAFETY: the contract of `of_current` is this function's own, section Safety.
-    unsafe { of_current(cq, shown_service_level) }
+    unsafe { of_current(cq, wc_sl) }
 }
 
 /// Returns the path bits: always 0, as RoCE has none.

@@ -20,30 +20,30 @@ use super::log;
 use super::object::{self, Handle};
 
 impl Handle for verbs_device {
-    type Ours = Arc<Device>;
+    type State = Arc<Device>;
 }
 
 /// All `ibv_device` that the program has been given. `refcount` in each counts the lists and
 /// contexts that refer to it, and changes only under this lock.
-static SHOWN: PerProcess<Mutex<Shown>> = PerProcess::new();
+static HANDLES: PerProcess<Mutex<Handles>> = PerProcess::new();
 
 #[derive(Debug, Default)]
-struct Shown(Vec<*mut verbs_device>);
+struct Handles(Vec<*mut verbs_device>);
 
 // SAFETY: the pointers are to `Object`s, whose state is `Sync`, and whose `refcount` changes only
-// under the lock around `Shown`.
-unsafe impl Send for Shown {}
+// under the lock around `Handles`.
+unsafe impl Send for Handles {}
 
-fn shown() -> MutexGuard<'static, Shown> {
-    let shown = SHOWN.get(Mutex::default);
-    shown.lock().unwrap_or_else(PoisonError::into_inner)
+fn handles() -> MutexGuard<'static, Handles> {
+    let handles = HANDLES.get(Mutex::default);
+    handles.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shown {
+impl Handles {
     fn device(pointer: *mut verbs_device) -> &'static Arc<Device> {
         // SAFETY: every pointer in the list is to a live object, because it leaves the list before
         // the object is freed. No caller keeps the result beyond that.
-        unsafe { object::ours(pointer) }.expect("no null pointer is in the list")
+        unsafe { object::state_of(pointer) }.expect("no null pointer is in the list")
     }
 
     fn refcount(pointer: *mut verbs_device) -> *mut c_int {
@@ -53,7 +53,7 @@ impl Shown {
     }
 
     /// Returns the object of a device, with one more reference.
-    fn take(&mut self, device: &Arc<Device>) -> *mut verbs_device {
+    fn get(&mut self, device: &Arc<Device>) -> *mut verbs_device {
         let known = |&pointer: &*mut verbs_device| Arc::ptr_eq(Self::device(pointer), device);
         let pointer = self.0.iter().copied().find(known).unwrap_or_else(|| {
             let pointer = object::make(describe(device), Arc::clone(device));
@@ -66,7 +66,7 @@ impl Shown {
     }
 
     /// Frees the objects without references whose devices are not in `present`.
-    fn forget_all_but(&mut self, present: &[Arc<Device>]) {
+    fn free_unused(&mut self, present: &[Arc<Device>]) {
         self.0.retain(|&pointer| {
             let device = Self::device(pointer);
             // SAFETY: `pointer` is in the list, so live; the list is locked, which guards
@@ -85,17 +85,17 @@ impl Shown {
 
 /// Adds a reference to a device that the program has.
 pub(super) fn retain(device: *mut verbs_device) {
-    let _shown = shown();
+    let _handles = handles();
     // SAFETY: the program has `device`, so it is live; the list is locked, which guards `refcount`.
-    unsafe { *Shown::refcount(device) += 1 };
+    unsafe { *Handles::refcount(device) += 1 };
 }
 
 /// Removes a reference to a device.
 pub(super) fn release(device: *mut verbs_device) {
-    let _shown = shown();
+    let _handles = handles();
     // SAFETY: the caller has a reference to `device`, so it is live; the list is locked, which
     // guards `refcount`.
-    unsafe { *Shown::refcount(device) -= 1 };
+    unsafe { *Handles::refcount(device) -= 1 };
 }
 
 /// Returns the library's state behind an `ibv_device`, which is the first member of a
@@ -110,7 +110,7 @@ pub(super) unsafe fn device_of<'a>(device: *mut ibv_device) -> Result<&'a Arc<De
     const { assert!(offset_of!(verbs_device, device) == 0) };
     // SAFETY: a `verbs_device` begins with its `ibv_device` (asserted above). It is null or live
     // for `'a`: the caller's contract, section Safety.
-    unsafe { object::ours(device.cast::<verbs_device>()) }
+    unsafe { object::state_of(device.cast::<verbs_device>()) }
 }
 
 /// The start of the operations of rdma-core's drivers, whose first member is a name. Its address
@@ -132,16 +132,16 @@ static OPS: DeviceOps = DeviceOps {
 /// Makes the C structure of a device. The paths are those of a kernel device; under `urxe run` the
 /// files exist.
 fn describe(device: &Device) -> verbs_device {
-    let mut shown = verbs_device::zeroed();
-    shown.device.node_type = IBV_NODE_CA;
-    shown.device.transport_type = IBV_TRANSPORT_IB;
+    let mut handle = verbs_device::zeroed();
+    handle.device.node_type = IBV_NODE_CA;
+    handle.device.transport_type = IBV_TRANSPORT_IB;
     let name = device.name();
-    shown.device.name = c_string(name);
-    shown.device.dev_name = c_string(name);
-    shown.device.dev_path = c_string(&format!("/sys/class/infiniband_verbs/{name}"));
-    shown.device.ibdev_path = c_string(&format!("/sys/class/infiniband/{name}"));
-    shown.ops = (&raw const OPS).cast();
-    shown
+    handle.device.name = c_string(name);
+    handle.device.dev_name = c_string(name);
+    handle.device.dev_path = c_string(&format!("/sys/class/infiniband_verbs/{name}"));
+    handle.device.ibdev_path = c_string(&format!("/sys/class/infiniband/{name}"));
+    handle.ops = (&raw const OPS).cast();
+    handle
 }
 
 /// Converts a text to a C string, cut to fit with a NUL.
@@ -175,12 +175,12 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
         if list.is_null() {
             return Err(Errno(libc::ENOMEM));
         }
-        let mut shown = shown();
+        let mut handles = handles();
         for (index, device) in present.iter().enumerate() {
             // SAFETY: `index` is less than the number of elements that were allocated.
-            unsafe { *list.add(index) = shown.take(device).cast() };
+            unsafe { *list.add(index) = handles.get(device).cast() };
         }
-        shown.forget_all_but(&present);
+        handles.free_unused(&present);
         if !num_devices.is_null() {
             // SAFETY: `num_devices` is non-null (checked above) and writable: the caller's
             // contract, section Safety.

@@ -13,7 +13,7 @@ use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use, Users};
 
 impl Handle for ibv_dm {
-    type Ours = Memory;
+    type State = Memory;
 }
 
 /// The library's state behind an `ibv_dm`.
@@ -71,32 +71,32 @@ pub(super) unsafe extern "C" fn alloc_dm(
         let exported = Exported::Dm(Arc::downgrade(&driver));
         let listing = device.session.export(handle, exported);
         let users = device.users.add();
-        Ok(show(context, handle, driver, Some(listing), users))
+        Ok(create_handle(context, handle, driver, Some(listing), users))
     })
 }
 
 /// Makes an `ibv_dm` for device memory of the driver.
-pub(super) fn show(
+pub(super) fn create_handle(
     context: *mut ibv_context,
     handle: u32,
     driver: Arc<DeviceMemory>,
     listing: Option<Listing>,
     used: Use,
 ) -> *mut ibv_dm {
-    let shown = ibv_dm {
+    let handle = ibv_dm {
         context,
         memcpy_to_dm: Some(memcpy_to_dm),
         memcpy_from_dm: Some(memcpy_from_dm),
         comp_mask: IBV_DM_MASK_HANDLE,
         handle,
     };
-    let ours = Memory {
+    let state = Memory {
         driver,
         users: Users::default(),
         _listing: listing,
         _context: used,
     };
-    object::make(shown, ours)
+    object::make(handle, state)
 }
 
 /// Implements `free_dm` of a context. `EBUSY` while memory regions of it exist.
@@ -107,7 +107,7 @@ pub(super) fn show(
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     entry::status("ibv_free_dm", || {
         // SAFETY: `dm` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(dm) }?.users.check_none()?;
+        unsafe { object::state_of(dm) }?.users.check_none()?;
         // SAFETY: `dm` is live, and no other call uses it: the caller's contract, section Safety.
         // No memory region uses it (checked above).
         drop(unsafe { object::free(dm) });
@@ -130,7 +130,7 @@ unsafe extern "C" fn memcpy_to_dm(
         // SAFETY: `dm` is null or live, and `host_addr` points to `length` readable bytes: the
         // caller's contract, section Safety. `check_host` rejects a null `host_addr`.
         unsafe {
-            let memory = object::ours(dm)?;
+            let memory = object::state_of(dm)?;
             check_host(host_addr, length)?;
             Ok(memory.driver.copy_in(dm_offset, host_addr.cast(), length)?)
         }
@@ -152,7 +152,7 @@ unsafe extern "C" fn memcpy_from_dm(
         // SAFETY: `dm` is null or live, and `host_addr` points to `length` writable bytes: the
         // caller's contract, section Safety. `check_host` rejects a null `host_addr`.
         unsafe {
-            let memory = object::ours(dm)?;
+            let memory = object::state_of(dm)?;
             check_host(host_addr, length)?;
             Ok(memory
                 .driver

@@ -7,33 +7,33 @@ use urxe_driver::events::{AsyncEvent, AsyncEvents, EventObject};
 use urxe_driver::waiting::Waiting;
 
 use super::cancellation;
-use super::cq::{queue_of, shown_queue};
+use super::cq::{cq_handle, queue_of};
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
-use super::qp::{pair_of, shown_pair};
-use super::srq::{shared_of, shown_shared};
-use super::waited::Waited;
+use super::qp::{pair_of, qp_handle};
+use super::srq::{shared_of, srq_handle};
+use super::wait_registry::WaitRegistry;
 
 /// The event queues at which threads of the program may wait, by opened device.
-pub(super) static EVENTS: Waited<AsyncEvents> = Waited::new();
+pub(super) static EVENTS: WaitRegistry<AsyncEvents> = WaitRegistry::new();
 
 /// Converts an event for the program and counts it as delivered. `None` if its object is being
 /// destroyed.
 fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
     let element = match event.object {
         EventObject::Qp(origin) | EventObject::Share(origin) => {
-            let qp = shown_pair(origin.tag())?;
+            let qp = qp_handle(origin.tag())?;
             origin.acks.delivered();
             ibv_async_event_element { qp }
         }
         EventObject::Cq(origin) => {
-            let cq = shown_queue(origin.tag())?;
+            let cq = cq_handle(origin.tag())?;
             origin.acks.delivered();
             ibv_async_event_element { cq }
         }
         EventObject::Srq(origin) => {
-            let srq = shown_shared(origin.tag())?;
+            let srq = srq_handle(origin.tag())?;
             origin.acks.delivered();
             ibv_async_event_element { srq }
         }

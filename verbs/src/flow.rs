@@ -17,7 +17,7 @@ use super::qp::pair_of;
 use super::query::check_port;
 
 impl Handle for ibv_flow {
-    type Ours = Steering;
+    type State = Steering;
 }
 
 /// The library's state behind an `ibv_flow`.
@@ -79,18 +79,18 @@ pub(super) unsafe extern "C" fn create_flow(
                 io::ErrorKind::Unsupported => Errno(libc::EOPNOTSUPP),
                 _ => Errno::from(error),
             })?;
-        let shown = ibv_flow {
+        let handle = ibv_flow {
             comp_mask: 0,
             context,
             handle: object::number(),
         };
-        let ours = Steering {
+        let state = Steering {
             pair: Arc::clone(&pair.driver),
             number,
             _qp: pair.flows.add(),
             _counters: specs.counters.map(|counters| counters.users.add()),
         };
-        Ok(object::make(shown, ours))
+        Ok(object::make(handle, state))
     })
 }
 
@@ -106,8 +106,8 @@ pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
         }
         // SAFETY: `flow` is non-null (checked above) and live, and no other call uses it: the
         // caller's contract, section Safety.
-        let ours = unsafe { object::free(flow) };
-        ours.pair.remove_flow(ours.number);
+        let state = unsafe { object::free(flow) };
+        state.pair.remove_flow(state.number);
         Ok(())
     })
 }
@@ -152,7 +152,7 @@ unsafe fn read_specs<'a>(attr: *const ibv_flow_attr, count: u8) -> Result<Specs<
                 IBV_FLOW_SPEC_ACTION_DROP => specs.action = Action::Drop,
                 IBV_FLOW_SPEC_ACTION_COUNT => {
                     let count: ibv_flow_spec_counter_action = spec.read()?;
-                    specs.counters = Some(object::ours(count.counters)?);
+                    specs.counters = Some(object::state_of(count.counters)?);
                 }
                 // Tunnels and inner headers, tags, and actions that only hardware performs.
                 _ => return Err(Errno(libc::EOPNOTSUPP)),
@@ -258,7 +258,7 @@ fn ports(header: Header, spec: &ibv_flow_spec_tcp_udp) -> Pattern {
 }
 
 impl Handle for ibv_counters {
-    type Ours = Counters;
+    type State = Counters;
 }
 
 /// The library's state behind an `ibv_counters`.
@@ -291,13 +291,13 @@ pub(super) unsafe extern "C" fn create_counters(
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        let ours = Counters {
+        let state = Counters {
             counter: Arc::default(),
             places: Mutex::default(),
             users: Users::default(),
             _context: device.users.add(),
         };
-        Ok(object::make(ibv_counters { context }, ours))
+        Ok(object::make(ibv_counters { context }, state))
     })
 }
 
@@ -309,7 +309,7 @@ pub(super) unsafe extern "C" fn create_counters(
 pub(super) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     entry::status("ibv_destroy_counters", || {
         // SAFETY: `counters` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(counters) }?.users.check_none()?;
+        unsafe { object::state_of(counters) }?.users.check_none()?;
         // SAFETY: `counters` is live, and no other call uses it: the caller's contract, section
         // Safety. No flow uses it (checked above).
         drop(unsafe { object::free(counters) });
@@ -331,7 +331,7 @@ pub(super) unsafe extern "C" fn attach_counters_point_flow(
     entry::status("ibv_attach_counters_point_flow", || {
         // SAFETY: `counters` is null or live, and `attr` null or readable: the caller's contract,
         // section Safety.
-        let (counters, attr) = unsafe { (object::ours(counters)?, entry::read(attr)?) };
+        let (counters, attr) = unsafe { (object::state_of(counters)?, entry::read(attr)?) };
         if attr.comp_mask != 0 || !flow.is_null() {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -366,7 +366,7 @@ pub(super) unsafe extern "C" fn read_counters(
 ) -> c_int {
     entry::status("ibv_read_counters", || {
         // SAFETY: `counters` is null or live: the caller's contract, section Safety.
-        let counters = unsafe { object::ours(counters) }?;
+        let counters = unsafe { object::state_of(counters) }?;
         if flags & !IBV_READ_COUNTERS_ATTR_PREFER_CACHED != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }

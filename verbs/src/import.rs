@@ -147,12 +147,12 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
             return Err(Errno(libc::EINVAL));
         };
         let driver = found.upgrade().ok_or(Errno(libc::EINVAL))?;
-        let shown = ibv_pd {
+        let handle = ibv_pd {
             context,
             handle: pd_handle,
         };
-        let ours = ProtectionDomain::imported(driver, device.users.add());
-        Ok(object::make(shown, ours))
+        let state = ProtectionDomain::imported(driver, device.users.add());
+        Ok(object::make(handle, state))
     })
 }
 
@@ -178,9 +178,9 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     entry::pointer("ibv_import_mr", || {
         // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read
-        // only after `object::ours` has rejected a null `pd`, and without a reference.
+        // only after `object::state_of` has rejected a null `pd`, and without a reference.
         let device = unsafe {
-            object::ours(pd)?;
+            object::state_of(pd)?;
             context_of((&raw const (*pd).context).read())?
         };
         let Exported::Mr(found) = device.session.find(mr_handle)? else {
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
             return Err(Errno(libc::EINVAL));
         };
         let driver = found.upgrade().ok_or(Errno(libc::EINVAL))?;
-        Ok(dm::show(
+        Ok(dm::create_handle(
             context,
             dm_handle,
             driver,

@@ -45,7 +45,7 @@ mod srq;
 mod sysfs;
 #[doc(hidden)]
 pub mod unsupported;
-mod waited;
+mod wait_registry;
 mod wq;
 mod xrcd;
 

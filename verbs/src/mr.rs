@@ -23,7 +23,7 @@ use super::object::{self, Handle, Use};
 use super::post::element_from;
 
 impl Handle for ibv_mr {
-    type Ours = Region;
+    type State = Region;
 }
 
 /// The library's state behind an `ibv_mr`.
@@ -106,9 +106,9 @@ unsafe fn make(
     memory: Memory,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
-    // after `object::ours` has rejected a null `pd`, and without a reference.
-    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
-    let shown = ibv_mr {
+    // after `object::state_of` has rejected a null `pd`, and without a reference.
+    let (domain, context) = unsafe { (object::state_of(pd)?, (&raw const (*pd).context).read()) };
+    let handle = ibv_mr {
         context,
         pd,
         addr,
@@ -127,12 +127,12 @@ unsafe fn make(
         memory,
     });
     let exported = Exported::Mr(Arc::downgrade(&registration));
-    let ours = Region {
+    let state = Region {
         registration,
-        _listing: Some(session.export(shown.handle, exported)),
+        _listing: Some(session.export(handle.handle, exported)),
         _pd: None,
     };
-    Ok(object::make(shown, ours))
+    Ok(object::make(handle, state))
 }
 
 /// Makes another `ibv_mr` for a registration. Its address is null, as in rdma-core.
@@ -145,11 +145,11 @@ pub(super) unsafe fn import(
     registration: Arc<Registration>,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
-    // after `object::ours` has rejected a null `pd`, and without a reference.
-    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    // after `object::state_of` has rejected a null `pd`, and without a reference.
+    let (domain, context) = unsafe { (object::state_of(pd)?, (&raw const (*pd).context).read()) };
     let inner = registration.inner();
     let driver = &inner.as_ref().ok_or(Errno(libc::EINVAL))?.driver;
-    let shown = ibv_mr {
+    let handle = ibv_mr {
         context,
         pd,
         addr: ptr::null_mut(),
@@ -159,12 +159,12 @@ pub(super) unsafe fn import(
         rkey: driver.rkey().0,
     };
     drop(inner);
-    let ours = Region {
+    let state = Region {
         registration,
         _listing: None,
         _pd: Some(domain.users.add()),
     };
-    Ok(object::make(shown, ours))
+    Ok(object::make(handle, state))
 }
 
 /// Registers memory that work requests and peers address from `iova` on.
@@ -180,7 +180,7 @@ unsafe fn register(
     access: c_uint,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-    let domain = unsafe { object::ours(pd) }?;
+    let domain = unsafe { object::state_of(pd) }?;
     let start = addr.expose_provenance() as u64;
     let (len, access) = (length as u64, access_from(access));
     // SAFETY: the memory stays mapped until the region is deregistered: the caller's contract,
@@ -207,7 +207,7 @@ unsafe fn register_dmabuf(
         .union(Access::REMOTE_READ)
         .union(Access::REMOTE_ATOMIC);
     // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-    let domain = unsafe { object::ours(pd) }?;
+    let domain = unsafe { object::state_of(pd) }?;
     let access = access_from(access);
     let page = rustix::param::page_size() as u64;
     if !ALLOWED.contains(access) || iova % page != offset % page {
@@ -225,9 +225,9 @@ unsafe fn register_dmabuf(
     // includes local writes, which remote writes require.
     let driver = unsafe { Mr::register_mapped(&domain.driver, addr, len, iova, access) }?;
     // `addr` of the region holds the offset, as in rdma-core.
-    let shown = ptr::without_provenance_mut(offset as usize);
+    let addr = ptr::without_provenance_mut(offset as usize);
     // SAFETY: `pd` is live: the caller's contract, section Safety.
-    unsafe { make(pd, driver, shown, Memory::DmaBuf(map)) }
+    unsafe { make(pd, driver, addr, Memory::DmaBuf(map)) }
 }
 
 /// Registers memory with addresses from `iova` on.
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     entry::pointer("ibv_alloc_null_mr", || {
         // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-        let driver = Mr::null(&unsafe { object::ours(pd) }?.driver);
+        let driver = Mr::null(&unsafe { object::state_of(pd) }?.driver);
         // SAFETY: `pd` is live: the caller's contract, section Safety.
         unsafe { make(pd, driver, ptr::null_mut(), Memory::Null) }
     })
@@ -380,9 +380,10 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     entry::pointer("ibv_reg_dm_mr", || {
         // SAFETY: `pd` and `dm` are null or live: the caller's contract, section Safety. Their
-        // members are read only after `object::ours` has rejected null, and without a reference.
+        // members are read only after `object::state_of` has rejected null, and without a
+        // reference.
         let (domain, memory, same_device) = unsafe {
-            let (domain, memory) = (object::ours(pd)?, object::ours(dm)?);
+            let (domain, memory) = (object::state_of(pd)?, object::state_of(dm)?);
             let of_pd = (&raw const (*pd).context).read();
             (domain, memory, dm::context_of(dm) == of_pd)
         };
@@ -447,7 +448,7 @@ unsafe fn reregister(
     let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
     let grants = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
     // SAFETY: `mr` is null or a live region: the caller's contract, section Safety.
-    let region = unsafe { object::ours(mr) }.map_err(|_| WRONG)?;
+    let region = unsafe { object::state_of(mr) }.map_err(|_| WRONG)?;
     if !matches!(region.registration.memory, Memory::Program)
         || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
         || (moves && (length == 0 || addr.is_null()))
@@ -462,7 +463,7 @@ unsafe fn reregister(
         0 => None,
         // SAFETY: `pd` is null or live, since `flags` changes the domain: the caller's contract,
         // section Safety.
-        _ => Some(unsafe { object::ours(pd) }.map_err(failed)?),
+        _ => Some(unsafe { object::state_of(pd) }.map_err(failed)?),
     };
     let change = Change {
         place: moves.then(|| (addr.expose_provenance() as u64, length as u64)),
@@ -479,12 +480,12 @@ unsafe fn reregister(
         inner.pd = domain.users.add();
         let number = domain.driver.id();
         region.registration.domain.store(number, Ordering::Release);
-        // SAFETY: `mr` is non-null, since `object::ours` accepted it, and live: the caller's
+        // SAFETY: `mr` is non-null, since `object::state_of` accepted it, and live: the caller's
         // contract, section Safety. The write makes no reference.
         unsafe { (&raw mut (*mr).pd).write(pd) };
     }
     if moves {
-        // SAFETY: `mr` is non-null, since `object::ours` accepted it, and live: the caller's
+        // SAFETY: `mr` is non-null, since `object::state_of` accepted it, and live: the caller's
         // contract, section Safety. The writes make no reference.
         unsafe {
             (&raw mut (*mr).addr).write(addr);
@@ -504,7 +505,7 @@ unsafe fn reregister(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     entry::status("ibv_dereg_mr", || {
         // SAFETY: `mr` is null or a live region: the caller's contract, section Safety.
-        let registration = &unsafe { object::ours(mr) }?.registration;
+        let registration = &unsafe { object::state_of(mr) }?.registration;
         let mut inner = registration.inner();
         if inner
             .as_ref()
@@ -537,7 +538,7 @@ pub(super) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     entry::status("ibv_advise_mr", || {
         // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-        let domain = unsafe { object::ours(pd) }?;
+        let domain = unsafe { object::state_of(pd) }?;
         let advice = match advice {
             IBV_ADVISE_MR_ADVICE_PREFETCH => Advice::Read,
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => Advice::Write,

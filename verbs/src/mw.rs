@@ -17,7 +17,7 @@ use super::post::flags_from;
 use super::qp::pair_of;
 
 impl Handle for ibv_mw {
-    type Ours = Window;
+    type State = Window;
 }
 
 /// The library's state behind an `ibv_mw`. `driver` is declared first, so that the window ends
@@ -35,27 +35,27 @@ pub(super) struct Window {
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     entry::pointer("ibv_alloc_mw", || {
         // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-        let domain = unsafe { object::ours(pd) }?;
+        let domain = unsafe { object::state_of(pd) }?;
         let driver_kind = match kind {
             IBV_MW_TYPE_1 => WindowType::One,
             IBV_MW_TYPE_2 => WindowType::Two,
             _ => return Err(Errno(libc::EINVAL)),
         };
         let driver = Mw::allocate(&domain.driver, driver_kind);
-        let shown = ibv_mw {
-            // SAFETY: `pd` is non-null, since `object::ours` accepted it, and live: the caller's
-            // contract, section Safety. The member is read without a reference.
+        let handle = ibv_mw {
+            // SAFETY: `pd` is non-null, since `object::state_of` accepted it, and live: the
+            // caller's contract, section Safety. The member is read without a reference.
             context: unsafe { (&raw const (*pd).context).read() },
             pd,
             rkey: driver.rkey().0,
             handle: object::number(),
             r#type: kind,
         };
-        let ours = Window {
+        let state = Window {
             driver,
             _pd: domain.users.add(),
         };
-        Ok(object::make(shown, ours))
+        Ok(object::make(handle, state))
     })
 }
 
@@ -92,12 +92,13 @@ unsafe fn bind(
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, Errno> {
     // SAFETY: `mw` is null or live: the caller's contract, section Safety.
-    let window = unsafe { object::ours(mw) }?;
+    let window = unsafe { object::state_of(mw) }?;
     if window.driver.kind() != kind {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: `mw` is non-null, since `object::ours` accepted it, and live: the caller's contract,
-    // section Safety. The member, which the program may write, is read without a reference.
+    // SAFETY: `mw` is non-null, since `object::state_of` accepted it, and live: the caller's
+    // contract, section Safety. The member, which the program may write, is read without a
+    // reference.
     let key = unsafe { (&raw const (*mw).rkey).read() };
     let region = if info.mr.is_null() {
         if info.addr != 0 || info.length != 0 {
@@ -107,7 +108,7 @@ unsafe fn bind(
     } else {
         // SAFETY: `info.mr` is non-null (checked above) and live: the caller's contract, section
         // Safety.
-        let (lkey, domain) = unsafe { object::ours(info.mr) }?.key_and_domain()?;
+        let (lkey, domain) = unsafe { object::state_of(info.mr) }?.key_and_domain()?;
         if domain != window.driver.pd().id() {
             return Err(Errno(libc::EPERM));
         }
@@ -155,29 +156,29 @@ pub(super) unsafe extern "C" fn bind_mw(
     entry::status("ibv_bind_mw", || {
         // SAFETY: `qp` is null or live, and `mw_bind` null or readable: the caller's contract,
         // section Safety.
-        let (pair, asked) = unsafe { (pair_of(qp)?, entry::read(mw_bind)?) };
-        if asked.bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
+        let (pair, bind_attr) = unsafe { (pair_of(qp)?, entry::read(mw_bind)?) };
+        if bind_attr.bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: `mw` is null or live: the caller's contract, section Safety. The member is read
-        // only after `object::ours` has rejected null and misaligned pointers, and without a
+        // only after `object::state_of` has rejected null and misaligned pointers, and without a
         // reference.
         let key = unsafe {
-            object::ours(mw)?;
+            object::state_of(mw)?;
             (&raw const (*mw).rkey).read()
         };
         let new_key = (key & !KEY_VARIANT) | (key.wrapping_add(1) & KEY_VARIANT);
         // SAFETY: `mw` and `bind_info.mr` are null or live: the caller's contract, section Safety.
-        let op = unsafe { bind(mw, WindowType::One, new_key, &asked.bind_info) }?;
-        let flags = flags_from(asked.send_flags)?;
+        let op = unsafe { bind(mw, WindowType::One, new_key, &bind_attr.bind_info) }?;
+        let flags = flags_from(bind_attr.send_flags)?;
         pair.driver.start_posting().post(&SendWr {
-            wr_id: asked.wr_id,
+            wr_id: bind_attr.wr_id,
             op,
             flags,
             payload: Payload::Sges(&[]),
             dest: None,
         })?;
-        // SAFETY: `mw` is non-null, since `object::ours` accepted it, and live: the caller's
+        // SAFETY: `mw` is non-null, since `object::state_of` accepted it, and live: the caller's
         // contract, section Safety. The write makes no reference.
         unsafe { (&raw mut (*mw).rkey).write(new_key) };
         Ok(())

@@ -1,8 +1,8 @@
-//! Objects that programs hold pointers to: the C structure first, the library's own state behind
-//! it.
+//! Objects that programs have pointers to. An object begins with its *handle*, the C structure that
+//! the verbs API defines, followed by its *state*, which only the library accesses.
 //!
-//! A program reads and writes the C structure at any time, so the library never makes a reference
-//! to it.
+//! A program may read and write the handle at any time, so the library never makes a reference to
+//! it.
 
 use std::alloc::Layout;
 use std::mem::MaybeUninit;
@@ -10,27 +10,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::errno::Errno;
-use super::parent_domain::{Allocators, Giver, Kind};
+use super::parent_domain::{Allocators, Deallocator, Kind};
 
-/// A C structure at the start of an object of this library.
+/// The C structure at the start of an object of this library.
 pub(super) trait Handle: Sized {
     /// The library's state behind it. It is `Sync`: programs use objects from several threads at
     /// once.
-    type Ours: Sync;
+    type State: Sync;
 }
 
 #[repr(C)]
 struct Object<C: Handle> {
-    shown: C,
-    ours: C::Ours,
+    handle: C,
+    state: C::State,
     /// The program's allocator that gave the memory; `None` for the process's heap.
-    giver: Option<Giver>,
+    deallocator: Option<Deallocator>,
 }
 
 /// Memory for an object that is not initialized yet.
 pub(super) struct Place<C: Handle> {
     memory: *mut Object<C>,
-    giver: Option<Giver>,
+    deallocator: Option<Deallocator>,
 }
 
 impl<C: Handle> Place<C> {
@@ -38,7 +38,7 @@ impl<C: Handle> Place<C> {
     pub fn on_heap() -> Self {
         Self {
             memory: Box::into_raw(Box::<Object<C>>::new_uninit()).cast(),
-            giver: None,
+            deallocator: None,
         }
     }
 
@@ -50,13 +50,13 @@ impl<C: Handle> Place<C> {
     pub fn from(allocators: Option<&Allocators>, kind: Kind) -> Result<Self, Errno> {
         let layout = Layout::new::<Object<C>>();
         let given = allocators.map(|from| from.allocate(layout, kind));
-        let Some((memory, giver)) = given.transpose()?.flatten() else {
+        let Some((memory, deallocator)) = given.transpose()?.flatten() else {
             return Ok(Self::on_heap());
         };
         // From here on, dropping `place` returns the memory.
         let place = Self {
             memory: memory.cast(),
-            giver: Some(giver),
+            deallocator: Some(deallocator),
         };
         match place.memory.is_aligned() {
             true => Ok(place),
@@ -70,33 +70,39 @@ impl<C: Handle> Place<C> {
     }
 
     /// Initializes the object; the pointer is valid until [`free`].
-    pub fn make(mut self, shown: C, ours: C::Ours) -> *mut C {
-        let giver = self.giver.take();
+    pub fn make(mut self, handle: C, state: C::State) -> *mut C {
+        let deallocator = self.deallocator.take();
         let memory = self.memory;
         std::mem::forget(self);
         // SAFETY: `memory` is exclusively owned, aligned, and has room for the object: `Place`
         // guarantees it.
-        unsafe { memory.write(Object { shown, ours, giver }) };
+        unsafe {
+            memory.write(Object {
+                handle,
+                state,
+                deallocator,
+            })
+        };
         memory.cast()
     }
 }
 
 impl<C: Handle> Drop for Place<C> {
     fn drop(&mut self) {
-        // SAFETY: the memory is from this giver, or from the heap if there is none; no object was
-        // initialized in it; and it is returned once, in `drop`.
-        unsafe { release(self.memory, self.giver.take()) };
+        // SAFETY: the memory is from the allocator of `deallocator`, or from the heap if that is
+        // `None`; no object was initialized in it; and it is returned once, in `drop`.
+        unsafe { release(self.memory, self.deallocator.take()) };
     }
 }
 
 /// Returns the memory of an object to its allocator.
 ///
 /// # Safety
-/// `memory` must be from `giver`, or from `Box` if that is `None`. It must hold no live object and
-/// must not be released again.
-unsafe fn release<C: Handle>(memory: *mut Object<C>, giver: Option<Giver>) {
-    match giver {
-        Some(giver) => giver.take_back(memory.cast()),
+/// `memory` must be from the allocator of `deallocator`, or from `Box` if that is `None`. It must
+/// hold no live object and must not be released again.
+unsafe fn release<C: Handle>(memory: *mut Object<C>, deallocator: Option<Deallocator>) {
+    match deallocator {
+        Some(deallocator) => deallocator.free(memory.cast()),
         // SAFETY: the memory is from a `Box` of this layout and is released once: the caller's
         // contract, section Safety.
         None => drop(unsafe { Box::from_raw(memory.cast::<MaybeUninit<Object<C>>>()) }),
@@ -104,8 +110,8 @@ unsafe fn release<C: Handle>(memory: *mut Object<C>, giver: Option<Giver>) {
 }
 
 /// Makes an object on the heap; the pointer is valid until [`free`].
-pub(super) fn make<C: Handle>(shown: C, ours: C::Ours) -> *mut C {
-    Place::on_heap().make(shown, ours)
+pub(super) fn make<C: Handle>(handle: C, state: C::State) -> *mut C {
+    Place::on_heap().make(handle, state)
 }
 
 /// Returns the library's state behind an object.
@@ -116,14 +122,14 @@ pub(super) fn make<C: Handle>(shown: C, ours: C::Ours) -> *mut C {
 /// # Safety
 /// If `pointer` is not null, it must be from [`make`] or [`Place::make`], and must not be freed
 /// during `'a`.
-pub(super) unsafe fn ours<'a, C: Handle>(pointer: *mut C) -> Result<&'a C::Ours, Errno> {
+pub(super) unsafe fn state_of<'a, C: Handle>(pointer: *mut C) -> Result<&'a C::State, Errno> {
     let object = pointer.cast::<Object<C>>();
     if object.is_null() || !object.is_aligned() {
         return Err(Errno(libc::EINVAL));
     }
     // SAFETY: `object` is a live object: the caller's contract, section Safety. No mutable
-    // reference to `ours` is ever made.
-    Ok(unsafe { &(*object).ours })
+    // reference to `state` is ever made.
+    Ok(unsafe { &(*object).state })
 }
 
 /// Ends an object and returns the library's state of it.
@@ -131,14 +137,16 @@ pub(super) unsafe fn ours<'a, C: Handle>(pointer: *mut C) -> Result<&'a C::Ours,
 /// # Safety
 /// `pointer` must be from [`make`] or [`Place::make`], must not have been freed, and must not be
 /// used any more by any thread.
-pub(super) unsafe fn free<C: Handle>(pointer: *mut C) -> C::Ours {
+pub(super) unsafe fn free<C: Handle>(pointer: *mut C) -> C::State {
     let memory = pointer.cast::<Object<C>>();
     // SAFETY: `memory` is a live object that no thread uses: the caller's contract, section Safety.
-    // It is moved out once, then its memory is released to the giver that it names.
+    // It is moved out once, then its memory is released by its deallocator.
     unsafe {
-        let Object { ours, giver, .. } = memory.read();
-        release(memory, giver);
-        ours
+        let Object {
+            state, deallocator, ..
+        } = memory.read();
+        release(memory, deallocator);
+        state
     }
 }
 

@@ -50,12 +50,16 @@ unsafe impl Send for Allocators {}
 unsafe impl Sync for Allocators {}
 
 impl Allocators {
-    /// Allocates memory of this layout, and returns it with its giver; `None` if the program leaves
-    /// the allocation to the library.
+    /// Allocates memory of this layout, and returns it with its deallocator; `None` if the program
+    /// leaves the allocation to the library.
     ///
     /// # Errors
     /// `ENOMEM` if the program's allocator fails.
-    pub fn allocate(&self, layout: Layout, kind: Kind) -> Result<Option<(*mut u8, Giver)>, Errno> {
+    pub fn allocate(
+        &self,
+        layout: Layout,
+        kind: Kind,
+    ) -> Result<Option<(*mut u8, Deallocator)>, Errno> {
         // SAFETY: `alloc` is the program's function, called with the arguments that
         // ibv_alloc_parent_domain(3) defines.
         let memory = unsafe {
@@ -74,20 +78,20 @@ impl Allocators {
             return Ok(None);
         }
         let allocators = *self;
-        Ok(Some((memory.cast(), Giver { allocators, kind })))
+        Ok(Some((memory.cast(), Deallocator { allocators, kind })))
     }
 }
 
-/// The allocator that gave an object its memory, and takes it back.
+/// Frees the memory of an object with the allocator that it is from.
 #[derive(Debug)]
-pub(super) struct Giver {
+pub(super) struct Deallocator {
     allocators: Allocators,
     kind: Kind,
 }
 
-impl Giver {
+impl Deallocator {
     /// Returns memory to the allocator.
-    pub fn take_back(self, memory: *mut c_void) {
+    pub fn free(self, memory: *mut c_void) {
         let Allocators {
             pd_context,
             free,
@@ -112,7 +116,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut ibv_pd {
     /// The supported attributes. The last allows memory that a confidential guest shares with its
     /// host, which this library never needs.
-    const TAKEN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+    const SUPPORTED: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
 
@@ -120,7 +124,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         // SAFETY: `context` is null or an opened device, and `attr` null or readable: the caller's
         // contract, section Safety.
         let (device, attr) = unsafe { (context_of(context)?, entry::read(attr)?) };
-        if attr.comp_mask & !TAKEN != 0 {
+        if attr.comp_mask & !SUPPORTED != 0 {
             return Err(Errno(libc::EINVAL));
         }
         let given = |bit| attr.comp_mask & bit != 0;
@@ -141,13 +145,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         let (parent, thread) = unsafe {
             let thread = match attr.td.is_null() {
                 true => None,
-                false => Some(object::ours(attr.td)?.users.add()),
+                false => Some(object::state_of(attr.td)?.users.add()),
             };
-            (object::ours(attr.pd)?, thread)
+            (object::state_of(attr.pd)?, thread)
         };
-        let shown = ibv_pd {
+        let handle = ibv_pd {
             context,
-            // SAFETY: `attr.pd` is non-null, since `object::ours` accepted it, and live: the
+            // SAFETY: `attr.pd` is non-null, since `object::state_of` accepted it, and live: the
             // caller's contract, section Safety. The member is read without a reference.
             handle: unsafe { (&raw const (*attr.pd).handle).read() },
         };
@@ -156,13 +160,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
             domain: place.pointer(),
             ..allocators
         });
-        let ours = ProtectionDomain::parent(parent, thread, allocators, device.users.add());
-        Ok(place.make(shown, ours))
+        let state = ProtectionDomain::parent(parent, thread, allocators, device.users.add());
+        Ok(place.make(handle, state))
     })
 }
 
 impl Handle for ibv_td {
-    type Ours = ThreadDomain;
+    type State = ThreadDomain;
 }
 
 /// The library's state behind an `ibv_td`.
@@ -189,11 +193,11 @@ pub(super) unsafe extern "C" fn alloc_td(
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let ours = ThreadDomain {
+        let state = ThreadDomain {
             users: Users::default(),
             _context: device.users.add(),
         };
-        Ok(object::make(ibv_td { context }, ours))
+        Ok(object::make(ibv_td { context }, state))
     })
 }
 
@@ -205,7 +209,7 @@ pub(super) unsafe extern "C" fn alloc_td(
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     entry::status("ibv_dealloc_td", || {
         // SAFETY: `td` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(td) }?.users.check_none()?;
+        unsafe { object::state_of(td) }?.users.check_none()?;
         // SAFETY: `td` is live, and no other call uses it: the caller's contract, section Safety.
         // No parent domain uses it (checked above).
         drop(unsafe { object::free(td) });

@@ -13,7 +13,7 @@ use super::object::{self, Handle, Use, Users};
 use super::parent_domain::Allocators;
 
 impl Handle for ibv_pd {
-    type Ours = ProtectionDomain;
+    type State = ProtectionDomain;
 }
 
 /// The library's state behind an `ibv_pd`.
@@ -74,17 +74,17 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     entry::pointer("ibv_alloc_pd", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
-        let shown = ibv_pd {
+        let handle = ibv_pd {
             context,
             handle: object::number(),
         };
         let driver = Pd::new();
         let exported = Exported::Pd(Arc::downgrade(&driver));
-        let ours = ProtectionDomain {
-            _listing: Some(device.session.export(shown.handle, exported)),
+        let state = ProtectionDomain {
+            _listing: Some(device.session.export(handle.handle, exported)),
             ..ProtectionDomain::imported(driver, device.users.add())
         };
-        Ok(object::make(shown, ours))
+        Ok(object::make(handle, state))
     })
 }
 
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     entry::status("ibv_dealloc_pd", || {
         // SAFETY: `pd` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(pd) }?.users.check_none()?;
+        unsafe { object::state_of(pd) }?.users.check_none()?;
         // SAFETY: `pd` is live, and no other call uses it: the caller's contract, section Safety.
         // No object uses it (checked above).
         drop(unsafe { object::free(pd) });

@@ -132,7 +132,7 @@ unsafe fn destination<'a>(service: QpType, op: SendOp, wr: &ibv_send_wr) -> Resu
     // SAFETY: `wr.ud` is the member for this service, and every bit pattern is valid for it.
     let ud = unsafe { wr.wr.ud };
     // SAFETY: `ud.ah` is null or a live address handle: the caller's contract, section Safety.
-    let handle = unsafe { object::ours(ud.ah) }?;
+    let handle = unsafe { object::state_of(ud.ah) }?;
     Ok(To::Datagram(Destination {
         handle: &handle.driver,
         qpn: Qpn::new(ud.remote_qpn),

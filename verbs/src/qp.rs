@@ -12,7 +12,7 @@ use urxe_driver::raw::Spread;
 use urxe_driver::{Pd, Qp};
 use urxe_proto::qp::{AttrMask, QpType};
 
-use super::attributes::{attributes_from, cap_from, mask_from, shown_attributes, shown_cap};
+use super::attributes::{attributes_from, cap_from, mask_from, to_ibv_qp_attr, to_ibv_qp_cap};
 use super::context::context_of;
 use super::cq::{CompletionQueue, queue_of};
 use super::entry;
@@ -25,7 +25,7 @@ use super::srq::{SharedQueue, shared_of};
 use super::wq;
 
 impl Handle for ibv_qp_ex {
-    type Ours = QueuePair;
+    type State = QueuePair;
 }
 
 /// The library's state behind an `ibv_qp`. Every `ibv_qp` is the start of an `ibv_qp_ex`.
@@ -38,27 +38,27 @@ pub(super) struct QueuePair {
     /// The flows that steer frames to this queue pair.
     pub flows: Users,
     /// How the program obtained it.
-    pub has: Has,
+    pub ownership: Ownership,
     /// The objects that it uses.
     pub _uses: Vec<Use>,
 }
 
 /// How a program obtained a queue pair.
 #[derive(Debug)]
-pub(super) enum Has {
+pub(super) enum Ownership {
     /// The program created it.
-    Made,
+    Created,
     /// The program opened an existing one.
-    Share(Arc<Share>),
+    Opened(Arc<Share>),
 }
 
 impl QueuePair {
     /// Returns the count of asynchronous events of this queue pair that the program has
     /// acknowledged.
     pub fn async_acks(&self) -> &AckCount {
-        match &self.has {
-            Has::Made => &self.driver.origin().acks,
-            Has::Share(share) => &share.origin().acks,
+        match &self.ownership {
+            Ownership::Created => &self.driver.origin().acks,
+            Ownership::Opened(share) => &share.origin().acks,
         }
     }
 
@@ -67,12 +67,12 @@ impl QueuePair {
     /// Afterwards no event refers to the `ibv_qp`. Waits until the program has acknowledged all
     /// events of it that it has received.
     fn destroy(&self) {
-        match &self.has {
-            Has::Made => {
+        match &self.ownership {
+            Ownership::Created => {
                 self.driver.origin().set_tag(0);
                 self.driver.destroy();
             }
-            Has::Share(share) => {
+            Ownership::Opened(share) => {
                 share.origin().set_tag(0);
                 share.close();
             }
@@ -91,17 +91,17 @@ pub(super) unsafe fn pair_of<'a>(qp: *mut ibv_qp) -> Result<&'a QueuePair, Errno
     const { assert!(offset_of!(ibv_qp_ex, qp_base) == 0) };
     // SAFETY: each `ibv_qp` of this library is the start of an `ibv_qp_ex`. It is null or live for
     // `'a`: the caller's contract, section Safety.
-    unsafe { object::ours(qp.cast::<ibv_qp_ex>()) }
+    unsafe { object::state_of(qp.cast::<ibv_qp_ex>()) }
 }
 
 /// Returns the `ibv_qp` of the queue pair with this tag, or `None` if it is being destroyed.
-pub(super) fn shown_pair(tag: usize) -> Option<*mut ibv_qp> {
-    let shown = ptr::with_exposed_provenance_mut::<ibv_qp>(tag);
-    (!shown.is_null()).then_some(shown)
+pub(super) fn qp_handle(tag: usize) -> Option<*mut ibv_qp> {
+    let handle = ptr::with_exposed_provenance_mut::<ibv_qp>(tag);
+    (!handle.is_null()).then_some(handle)
 }
 
 /// The attributes that both functions for creating a queue pair take.
-struct Wanted {
+struct QpInitAttr {
     qp_context: *mut c_void,
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ibv_create_qp(
         // SAFETY: `qp_init_attr` is null or points to readable attributes: the caller's contract,
         // section Safety.
         let attr = unsafe { entry::read(qp_init_attr) }?;
-        let wanted = Wanted {
+        let init_attr = QpInitAttr {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
@@ -145,9 +145,9 @@ pub unsafe extern "C" fn ibv_create_qp(
             block_own_multicast: false,
             xrcd: ptr::null_mut(),
         };
-        // SAFETY: `pd` and the queues in `wanted` are null or live: the caller's contract, section
-        // Safety.
-        let (qp, cap) = unsafe { create(pd, wanted) }?;
+        // SAFETY: `pd` and the queues in `init_attr` are null or live: the caller's contract,
+        // section Safety.
+        let (qp, cap) = unsafe { create(pd, init_attr) }?;
         // SAFETY: `qp_init_attr` is non-null, since `entry::read` accepted it, and writable: the
         // caller's contract, section Safety. The write makes no reference and needs no alignment.
         unsafe { (&raw mut (*qp_init_attr).cap).write_unaligned(cap) };
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn ibv_create_qp(
 }
 
 /// The supported members of the extended attributes.
-const TAKEN: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_PD
+const SUPPORTED: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_PD
     | IBV_QP_INIT_ATTR_XRCD
     | IBV_QP_INIT_ATTR_CREATE_FLAGS
     | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
@@ -187,7 +187,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             true => attr.create_flags,
             false => 0,
         };
-        if attr.comp_mask & !TAKEN != 0 || flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        if attr.comp_mask & !SUPPORTED != 0 || flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         // The target of an XRC connection has no protection domain of its own.
@@ -203,7 +203,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             }
             _ => return Err(Errno(libc::EINVAL)),
         };
-        let wanted = Wanted {
+        let init_attr = QpInitAttr {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
@@ -220,12 +220,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             },
         };
         let (qp, cap) = match attr.qp_type {
-            // SAFETY: `context` and the objects in `wanted` are null or live: the caller's
+            // SAFETY: `context` and the objects in `init_attr` are null or live: the caller's
             // contract, section Safety.
-            IBV_QPT_XRC_RECV => unsafe { create_target(context, wanted) },
-            // SAFETY: `attr.pd` and the objects in `wanted` are null or live: the caller's
+            IBV_QPT_XRC_RECV => unsafe { create_target(context, init_attr) },
+            // SAFETY: `attr.pd` and the objects in `init_attr` are null or live: the caller's
             // contract, section Safety.
-            _ => unsafe { create(attr.pd, wanted) },
+            _ => unsafe { create(attr.pd, init_attr) },
         }?;
         // SAFETY: `qp_init_attr_ex` is non-null, since `entry::read` accepted it, and writable: the
         // caller's contract, section Safety. The write makes no reference and needs no alignment.
@@ -237,43 +237,46 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 /// Creates a queue pair, and returns it with its capacities.
 ///
 /// # Safety
-/// `pd` and the queues in `wanted` must be null or live objects created by this library.
-unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
-    let service = service_of(&wanted)?;
+/// `pd` and the queues in `init_attr` must be null or live objects created by this library.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    mut init_attr: QpInitAttr,
+) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
+    let service = service_of(&init_attr)?;
     // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
-    // after `object::ours` has rejected a null `pd`, and without a reference.
-    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    // after `object::state_of` has rejected a null `pd`, and without a reference.
+    let (domain, context) = unsafe { (object::state_of(pd)?, (&raw const (*pd).context).read()) };
     let mut uses = vec![domain.users.add()];
-    let mut made_of = MadeOf {
+    let mut objects = QpObjects {
         pd,
-        ..MadeOf::nothing()
+        ..QpObjects::none()
     };
     let queue = |queue: *mut ibv_cq, uses: &mut Vec<Use>| {
-        // SAFETY: `queue` is one of the queues in `wanted`, so null or live: the caller's contract,
-        // section Safety.
+        // SAFETY: `queue` is one of the queues in `init_attr`, so null or live: the caller's
+        // contract, section Safety.
         let queue = unsafe { queue_in(queue, context) }?;
         uses.push(queue.users.add());
         Ok::<_, Errno>(Arc::clone(&queue.driver))
     };
-    let send_cq = match wanted.spread {
+    let send_cq = match init_attr.spread {
         // A queue pair that spreads frames to work queues only receives.
         Some(_) => None,
         None => {
-            made_of.send_cq = wanted.send_cq;
-            Some(queue(wanted.send_cq, &mut uses)?)
+            objects.send_cq = init_attr.send_cq;
+            Some(queue(init_attr.send_cq, &mut uses)?)
         }
     };
-    let receives = match (service, wanted.spread.take()) {
+    let receives = match (service, init_attr.spread.take()) {
         (QpType::XrcIni, _) => ReceivesFrom::Nowhere,
         (_, Some((spread, table))) => {
             uses.push(table);
             ReceivesFrom::Spread(spread)
         }
         (_, None) => {
-            (made_of.recv_cq, made_of.srq) = (wanted.recv_cq, wanted.srq);
-            let cq = queue(wanted.recv_cq, &mut uses)?;
-            // SAFETY: `wanted.srq` is null or live: the caller's contract, section Safety.
-            match unsafe { shared_in(wanted.srq, context) }? {
+            (objects.recv_cq, objects.srq) = (init_attr.recv_cq, init_attr.srq);
+            let cq = queue(init_attr.recv_cq, &mut uses)?;
+            // SAFETY: `init_attr.srq` is null or live: the caller's contract, section Safety.
+            match unsafe { shared_in(init_attr.srq, context) }? {
                 None => ReceivesFrom::Own(cq),
                 Some(srq) => {
                     uses.push(srq.users.add());
@@ -289,14 +292,14 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
         service,
         send_cq,
         receives,
-        cap: cap_from(&wanted.cap),
-        signal_all: wanted.signal_all,
-        block_own_multicast: wanted.block_own_multicast,
+        cap: cap_from(&init_attr.cap),
+        signal_all: init_attr.signal_all,
+        block_own_multicast: init_attr.block_own_multicast,
     };
-    let staging = wanted.send_ops.map(Staging::new).transpose()?;
+    let staging = init_attr.send_ops.map(Staging::new).transpose()?;
     let driver = device.create_qp(&domain.driver, init)?;
-    Ok(show(
-        place, context, &wanted, &made_of, driver, staging, uses,
+    Ok(create_handle(
+        place, context, &init_attr, &objects, driver, staging, uses,
     ))
 }
 
@@ -305,32 +308,33 @@ unsafe fn create(pd: *mut ibv_pd, mut wanted: Wanted) -> Result<(*mut ibv_qp, ib
 /// A target sends nothing, and receives into the shared receive queues of its XRC domain.
 ///
 /// # Safety
-/// `context` must be null or an opened device. `wanted.xrcd` must be null or a live XRC domain
+/// `context` must be null or an opened device. `init_attr.xrcd` must be null or a live XRC domain
 /// created by this library.
 unsafe fn create_target(
     context: *mut ibv_context,
-    wanted: Wanted,
+    init_attr: QpInitAttr,
 ) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
-    // SAFETY: `context` and `wanted.xrcd` are null or live: the caller's contract, section Safety.
-    let (device, domain) = unsafe { (context_of(context)?, object::ours(wanted.xrcd)?) };
+    // SAFETY: `context` and `init_attr.xrcd` are null or live: the caller's contract, section
+    // Safety.
+    let (device, domain) = unsafe { (context_of(context)?, object::state_of(init_attr.xrcd)?) };
     let init = QpInit {
         service: QpType::XrcTgt,
         send_cq: None,
         receives: ReceivesFrom::Domain(Arc::clone(&domain.driver)),
-        cap: cap_from(&wanted.cap),
+        cap: cap_from(&init_attr.cap),
         signal_all: false,
-        block_own_multicast: wanted.block_own_multicast,
+        block_own_multicast: init_attr.block_own_multicast,
     };
     // The protection domains of the shared receive queues decide what memory a target reaches, so
     // its own is empty.
     let driver = device.driver.create_qp(&Pd::new(), init)?;
     let uses = vec![domain.users.add()];
-    let made_of = MadeOf::nothing();
-    Ok(show(
+    let objects = QpObjects::none();
+    Ok(create_handle(
         Place::on_heap(),
         context,
-        &wanted,
-        &made_of,
+        &init_attr,
+        &objects,
         driver,
         None,
         uses,
@@ -338,15 +342,15 @@ unsafe fn create_target(
 }
 
 /// The objects whose pointers an `ibv_qp` has as members.
-struct MadeOf {
+struct QpObjects {
     pd: *mut ibv_pd,
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
     srq: *mut ibv_srq,
 }
 
-impl MadeOf {
-    fn nothing() -> Self {
+impl QpObjects {
+    fn none() -> Self {
         Self {
             pd: ptr::null_mut(),
             send_cq: ptr::null_mut(),
@@ -356,42 +360,42 @@ impl MadeOf {
     }
 }
 
-/// Makes the `ibv_qp` of a queue pair of the driver, and returns it with its capacities.
-fn show(
+/// Creates the `ibv_qp` of a queue pair of the driver, and returns it with its capacities.
+fn create_handle(
     place: Place<ibv_qp_ex>,
     context: *mut ibv_context,
-    wanted: &Wanted,
-    made_of: &MadeOf,
+    init_attr: &QpInitAttr,
+    objects: &QpObjects,
     driver: Arc<Qp>,
     staging: Option<Staging>,
     uses: Vec<Use>,
 ) -> (*mut ibv_qp, ibv_qp_cap) {
-    let mut shown = ibv_qp_ex::zeroed();
-    shown.qp_base.context = context;
-    shown.qp_base.qp_context = wanted.qp_context;
-    shown.qp_base.pd = made_of.pd;
-    shown.qp_base.send_cq = made_of.send_cq;
-    shown.qp_base.recv_cq = made_of.recv_cq;
-    shown.qp_base.srq = made_of.srq;
-    shown.qp_base.handle = object::number();
-    shown.qp_base.qp_num = driver.qpn().get();
-    shown.qp_base.state = driver.state() as ibv_qp_state;
-    shown.qp_base.qp_type = wanted.qp_type;
-    qp_ex::fill(&mut shown);
-    let ours = QueuePair {
+    let mut handle = ibv_qp_ex::zeroed();
+    handle.qp_base.context = context;
+    handle.qp_base.qp_context = init_attr.qp_context;
+    handle.qp_base.pd = objects.pd;
+    handle.qp_base.send_cq = objects.send_cq;
+    handle.qp_base.recv_cq = objects.recv_cq;
+    handle.qp_base.srq = objects.srq;
+    handle.qp_base.handle = object::number();
+    handle.qp_base.qp_num = driver.qpn().get();
+    handle.qp_base.state = driver.state() as ibv_qp_state;
+    handle.qp_base.qp_type = init_attr.qp_type;
+    qp_ex::fill(&mut handle);
+    let state = QueuePair {
         driver: Arc::clone(&driver),
         staging,
         flows: Users::default(),
-        has: Has::Made,
+        ownership: Ownership::Created,
         _uses: uses,
     };
-    let qp = place.make(shown, ours);
+    let qp = place.make(handle, state);
     driver.origin().set_tag(qp.expose_provenance());
-    (qp.cast(), shown_cap(&driver.cap()))
+    (qp.cast(), to_ibv_qp_cap(&driver.cap()))
 }
 
-fn service_of(wanted: &Wanted) -> Result<QpType, Errno> {
-    let name = match wanted.qp_type {
+fn service_of(init_attr: &QpInitAttr) -> Result<QpType, Errno> {
+    let name = match init_attr.qp_type {
         IBV_QPT_RC => return Ok(QpType::Rc),
         IBV_QPT_UC => return Ok(QpType::Uc),
         IBV_QPT_UD => return Ok(QpType::Ud),
@@ -453,7 +457,7 @@ unsafe fn shared_in<'a>(
 ///
 /// # Safety
 /// `qp` must be a live queue pair created by this library.
-unsafe fn show_state(qp: *mut ibv_qp, state: ibv_qp_state) {
+unsafe fn update_state(qp: *mut ibv_qp, state: ibv_qp_state) {
     // SAFETY: `qp` is live: the caller's contract, section Safety. `state` is a `u32` that is
     // aligned for an atomic, and this library accesses it only atomically; how the program reads it
     // is the program's responsibility.
@@ -487,12 +491,12 @@ pub unsafe extern "C" fn ibv_modify_qp(
         // Safety.
         let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
         let mask = meaningful(pair.driver.service(), mask_from(attr_mask)?);
-        let ours = attributes_from(&attr, mask)?;
-        pair.driver.modify(&ours, mask)?;
+        let driver_attr = attributes_from(&attr, mask)?;
+        pair.driver.modify(&driver_attr, mask)?;
         if mask.contains(AttrMask::STATE) {
             // SAFETY: `qp` is non-null, since `pair_of` accepted it, and live: the caller's
             // contract, section Safety.
-            unsafe { show_state(qp, attr.qp_state) };
+            unsafe { update_state(qp, attr.qp_state) };
         }
         Ok(())
     })
@@ -513,7 +517,7 @@ pub unsafe extern "C" fn ibv_query_qp(
         // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
         let pair = unsafe { pair_of(qp) }?;
         let cap = pair.driver.cap();
-        let shown = shown_attributes(&pair.driver.attributes(), &cap);
+        let ibv_attr = to_ibv_qp_attr(&pair.driver.attributes(), &cap);
         // SAFETY: `qp` is non-null, since `pair_of` accepted it, and live: the caller's contract,
         // section Safety. These members do not change after creation, and are read without a
         // reference.
@@ -531,15 +535,15 @@ pub unsafe extern "C" fn ibv_query_qp(
             send_cq,
             recv_cq,
             srq,
-            cap: shown_cap(&cap),
+            cap: to_ibv_qp_cap(&cap),
             qp_type,
             sq_sig_all: c_int::from(pair.driver.signals_all()),
         };
         // SAFETY: `qp` is non-null and live, and `attr` and `init_attr` are null or writable: the
         // caller's contract, section Safety.
         unsafe {
-            show_state(qp, shown.qp_state);
-            entry::write(attr, shown)?;
+            update_state(qp, ibv_attr.qp_state);
+            entry::write(attr, ibv_attr)?;
             entry::write(init_attr, init)
         }
     })

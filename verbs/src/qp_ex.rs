@@ -74,7 +74,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 /// this function may be in use.
 unsafe fn staged<'a>(qp: *mut ibv_qp_ex) -> Result<&'a mut Staged, Errno> {
     // SAFETY: `qp` is null or live: the caller's contract, section Safety.
-    let staging = unsafe { object::ours(qp) }?.staging.as_ref();
+    let staging = unsafe { object::state_of(qp) }?.staging.as_ref();
     // SAFETY: the thread holds the mutex that guards the cell, and no other reference from it is in
     // use: the caller's contract, section Safety.
     Ok(unsafe { &mut *staging.ok_or(Errno(libc::EINVAL))?.0.get() })
@@ -157,10 +157,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         // SAFETY: `qp` is null or live, and the thread holds its mutex since `wr_start`: the
         // caller's contract, section Safety.
         let posted = unsafe {
-            let pair = object::ours(qp)?;
+            let pair = object::state_of(qp)?;
             staged(qp).and_then(|staged| staged.post(&pair.driver))
         };
-        // SAFETY: `qp` is non-null, since `object::ours` accepted it, and the thread holds the
+        // SAFETY: `qp` is non-null, since `object::state_of` accepted it, and the thread holds the
         // mutex since `wr_start`: the caller's contract, section Safety.
         unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };
         posted
@@ -345,7 +345,7 @@ unsafe extern "C" fn wr_set_ud_addr(
     // Safety.
     unsafe {
         step("ibv_wr_set_ud_addr", qp, |staged| {
-            let handle = Arc::clone(&object::ours(ah)?.driver);
+            let handle = Arc::clone(&object::state_of(ah)?.driver);
             let (qpn, qkey) = (Qpn::new(remote_qpn), QKey(remote_qkey));
             staged.last()?.to = Whither::Datagram(handle, qpn, qkey);
             Ok(())

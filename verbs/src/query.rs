@@ -214,22 +214,22 @@ pub(super) unsafe extern "C" fn query_rt_values(
     entry::status("ibv_query_rt_values_ex", || {
         // SAFETY: `context` is null or an opened device, and `values` null or readable: the
         // caller's contract, section Safety.
-        let asked = unsafe {
+        let requested = unsafe {
             context_of(context)?;
             entry::read(values)?
         };
-        if asked.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        if requested.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let mut answer = asked;
-        if asked.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            answer.raw_clock = libc::timespec {
+        let mut result = requested;
+        if requested.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            result.raw_clock = libc::timespec {
                 tv_sec: 0,
                 tv_nsec: urxe_net::now().0.cast_signed(),
             };
         }
         // SAFETY: `values` is writable: the caller's contract, section Safety.
-        unsafe { entry::write(values, answer) }
+        unsafe { entry::write(values, result) }
     })
 }
 
@@ -246,8 +246,8 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
     attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = MAX_MESSAGE as u32;
     let (pkey, qkey) = device.key_violations();
-    let shown = |count: u64| count.min(MAX_VIOLATIONS) as u32;
-    (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (shown(pkey), shown(qkey));
+    let saturate = |count: u64| count.min(MAX_VIOLATIONS) as u32;
+    (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (saturate(pkey), saturate(qkey));
     attr.pkey_tbl_len = PKEYS;
     attr.max_vl_num = 1;
     attr.active_width = ACTIVE_WIDTH_4X;

@@ -15,7 +15,7 @@ use super::object::{self, Handle, Use, Users};
 use super::qp::queue_in;
 
 impl Handle for ibv_srq {
-    type Ours = SharedQueue;
+    type State = SharedQueue;
 }
 
 /// The library's state behind an `ibv_srq`.
@@ -37,13 +37,13 @@ pub(super) struct SharedQueue {
 /// for `'a`.
 pub(super) unsafe fn shared_of<'a>(srq: *mut ibv_srq) -> Result<&'a SharedQueue, Errno> {
     // SAFETY: `srq` is null or live for `'a`: the caller's contract, section Safety.
-    unsafe { object::ours(srq) }
+    unsafe { object::state_of(srq) }
 }
 
 /// Returns the `ibv_srq` of a shared receive queue, or `None` if it is being destroyed.
-pub(super) fn shown_shared(tag: usize) -> Option<*mut ibv_srq> {
-    let shown = ptr::with_exposed_provenance_mut::<ibv_srq>(tag);
-    (!shown.is_null()).then_some(shown)
+pub(super) fn srq_handle(tag: usize) -> Option<*mut ibv_srq> {
+    let handle = ptr::with_exposed_provenance_mut::<ibv_srq>(tag);
+    (!handle.is_null()).then_some(handle)
 }
 
 fn attributes_from(attr: &ibv_srq_attr) -> SrqAttr {
@@ -54,11 +54,11 @@ fn attributes_from(attr: &ibv_srq_attr) -> SrqAttr {
     }
 }
 
-fn shown_attributes(ours: &SrqAttr) -> ibv_srq_attr {
+fn to_ibv_srq_attr(attr: &SrqAttr) -> ibv_srq_attr {
     ibv_srq_attr {
-        max_wr: ours.max_wr,
-        max_sge: ours.max_sge,
-        srq_limit: ours.limit,
+        max_wr: attr.max_wr,
+        max_sge: attr.max_sge,
+        srq_limit: attr.limit,
     }
 }
 
@@ -75,8 +75,8 @@ pub unsafe extern "C" fn ibv_create_srq(
         // SAFETY: `pd` is null or live, and `srq_init_attr` is null or readable and writable: the
         // caller's contract, section Safety. `entry::read` rejects null before the write.
         unsafe {
-            let wanted = entry::read(srq_init_attr)?;
-            let (srq, attr) = create(pd, &wanted, None)?;
+            let init_attr = entry::read(srq_init_attr)?;
+            let (srq, attr) = create(pd, &init_attr, None)?;
             // The write makes no reference and needs no alignment.
             (&raw mut (*srq_init_attr).attr).write_unaligned(attr);
             Ok(srq)
@@ -104,27 +104,27 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     entry::pointer("ibv_create_srq_ex", || {
         // SAFETY: `context` is null or an opened device, and the attributes null or readable: the
         // caller's contract, section Safety.
-        let wanted = unsafe {
+        let init_attr = unsafe {
             context_of(context)?;
             entry::read(srq_init_attr_ex)?
         };
-        let given = |bits| wanted.comp_mask & bits == bits;
-        if wanted.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
+        let given = |bits| init_attr.comp_mask & bits == bits;
+        if init_attr.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         if !given(IBV_SRQ_INIT_ATTR_PD) {
             return Err(Errno(libc::EINVAL));
         }
         let kind = match given(IBV_SRQ_INIT_ATTR_TYPE) {
-            true => wanted.srq_type,
+            true => init_attr.srq_type,
             false => IBV_SRQT_BASIC,
         };
         let membership = match kind {
             IBV_SRQT_BASIC => None,
             IBV_SRQT_XRC if given(IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ) => {
                 Some(Membership {
-                    xrcd: wanted.xrcd,
-                    cq: wanted.cq,
+                    xrcd: init_attr.xrcd,
+                    cq: init_attr.cq,
                 })
             }
             IBV_SRQT_XRC => return Err(Errno(libc::EINVAL)),
@@ -135,14 +135,14 @@ pub(super) unsafe extern "C" fn create_srq_ex(
             _ => return Err(Errno(libc::EINVAL)),
         };
         let basic = ibv_srq_init_attr {
-            srq_context: wanted.srq_context,
-            attr: wanted.attr,
+            srq_context: init_attr.srq_context,
+            attr: init_attr.attr,
         };
         // SAFETY: the selected objects are null or live, and `srq_init_attr_ex`, which
         // `entry::read` accepted, is writable: the caller's contract, section Safety. The write
         // makes no reference.
         unsafe {
-            let (srq, attr) = create(wanted.pd, &basic, membership)?;
+            let (srq, attr) = create(init_attr.pd, &basic, membership)?;
             (&raw mut (*srq_init_attr_ex).attr).write_unaligned(attr);
             Ok(srq)
         }
@@ -155,37 +155,37 @@ pub(super) unsafe extern "C" fn create_srq_ex(
 /// `pd` and the objects in `membership` must be null or live objects created by this library.
 unsafe fn create(
     pd: *mut ibv_pd,
-    wanted: &ibv_srq_init_attr,
+    init_attr: &ibv_srq_init_attr,
     membership: Option<Membership>,
 ) -> Result<(*mut ibv_srq, ibv_srq_attr), Errno> {
     // SAFETY: `pd` is null or live: the caller's contract, section Safety. `context` is read only
-    // after `object::ours` has rejected a null `pd`, and without a reference.
-    let (domain, context) = unsafe { (object::ours(pd)?, (&raw const (*pd).context).read()) };
+    // after `object::state_of` has rejected a null `pd`, and without a reference.
+    let (domain, context) = unsafe { (object::state_of(pd)?, (&raw const (*pd).context).read()) };
     // SAFETY: `context` is the domain's own context, which outlives the domain.
     let device = &unsafe { context_of(context) }?.driver;
-    let attr = attributes_from(&wanted.attr);
+    let attr = attributes_from(&init_attr.attr);
     let mut uses = vec![domain.users.add()];
     let driver = match membership {
         None => device.create_srq(&domain.driver, attr)?,
         Some(Membership { xrcd, cq }) => {
             // SAFETY: `xrcd` and `cq` are null or live: the caller's contract, section Safety.
-            let (xrcd, cq) = unsafe { (object::ours(xrcd)?, queue_in(cq, context)?) };
+            let (xrcd, cq) = unsafe { (object::state_of(xrcd)?, queue_in(cq, context)?) };
             uses.extend([xrcd.users.add(), cq.users.add()]);
             device.create_srq_in(&xrcd.driver, &cq.driver, &domain.driver, attr)?
         }
     };
-    let mut shown = ibv_srq::zeroed();
-    shown.context = context;
-    shown.srq_context = wanted.srq_context;
-    shown.pd = pd;
-    shown.handle = object::number();
-    let attr = shown_attributes(&driver.attributes());
-    let ours = SharedQueue {
+    let mut handle = ibv_srq::zeroed();
+    handle.context = context;
+    handle.srq_context = init_attr.srq_context;
+    handle.pd = pd;
+    handle.handle = object::number();
+    let attr = to_ibv_srq_attr(&driver.attributes());
+    let state = SharedQueue {
         driver: Arc::clone(&driver),
         users: Users::default(),
         _uses: uses,
     };
-    let srq = object::make(shown, ours);
+    let srq = object::make(handle, state);
     driver.origin.set_tag(srq.expose_provenance());
     Ok((srq, attr))
 }
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq
         // section Safety.
         unsafe {
             let queue = shared_of(srq)?;
-            entry::write(srq_attr, shown_attributes(&queue.driver.attributes()))
+            entry::write(srq_attr, to_ibv_srq_attr(&queue.driver.attributes()))
         }
     })
 }

@@ -15,7 +15,7 @@ use super::object::{self, Handle, Use, Users};
 use super::post::post_receives;
 
 impl Handle for ibv_wq {
-    type Ours = WorkQueue;
+    type State = WorkQueue;
 }
 
 /// The library's state behind an `ibv_wq`.
@@ -52,25 +52,25 @@ pub(super) unsafe extern "C" fn create_wq(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: `attr.pd` and `attr.cq` are null or live: the caller's contract, section Safety.
-        let (domain, queue) = unsafe { (object::ours(attr.pd)?, queue_of(attr.cq)?) };
+        let (domain, queue) = unsafe { (object::state_of(attr.pd)?, queue_of(attr.cq)?) };
         let driver = Wq::new(&domain.driver, &queue.driver, attr.max_wr, attr.max_sge)?;
-        let mut shown = ibv_wq::zeroed();
-        shown.context = context;
-        shown.wq_context = attr.wq_context;
-        shown.pd = attr.pd;
-        shown.cq = attr.cq;
-        shown.wq_num = driver.number().get();
-        shown.handle = object::number();
-        shown.state = driver.state() as ibv_wq_state;
-        shown.wq_type = attr.wq_type;
-        shown.post_recv = Some(post_recv);
-        let ours = WorkQueue {
+        let mut handle = ibv_wq::zeroed();
+        handle.context = context;
+        handle.wq_context = attr.wq_context;
+        handle.pd = attr.pd;
+        handle.cq = attr.cq;
+        handle.wq_num = driver.number().get();
+        handle.handle = object::number();
+        handle.state = driver.state() as ibv_wq_state;
+        handle.wq_type = attr.wq_type;
+        handle.post_recv = Some(post_recv);
+        let state = WorkQueue {
             driver,
             users: Users::default(),
             _pd: domain.users.add(),
             _cq: queue.users.add(),
         };
-        Ok(object::make(shown, ours))
+        Ok(object::make(handle, state))
     })
 }
 
@@ -83,22 +83,22 @@ pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_
     entry::status("ibv_modify_wq", || {
         // SAFETY: `wq` is null or live, and `wq_attr` null or readable: the caller's contract,
         // section Safety.
-        let (ours, attr) = unsafe { (object::ours(wq)?, entry::read(wq_attr)?) };
+        let (state, attr) = unsafe { (object::state_of(wq)?, entry::read(wq_attr)?) };
         let given = |bit| attr.attr_mask & bit != 0;
         if attr.attr_mask & !(IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE) != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        let current = ours.driver.state() as ibv_wq_state;
+        let current = state.driver.state() as ibv_wq_state;
         if given(IBV_WQ_ATTR_CURR_STATE) && attr.curr_wq_state != current {
             return Err(Errno(libc::EINVAL));
         }
         if given(IBV_WQ_ATTR_STATE) {
             let to = WqState::from_number(attr.wq_state).ok_or(Errno(libc::EINVAL))?;
-            if !ours.driver.modify(to) {
+            if !state.driver.modify(to) {
                 return Err(Errno(libc::EINVAL));
             }
-            // SAFETY: `wq` is non-null, since `object::ours` accepted it, and live: the caller's
-            // contract, section Safety. The write makes no reference.
+            // SAFETY: `wq` is non-null, since `object::state_of` accepted it, and live: the
+            // caller's contract, section Safety. The write makes no reference.
             unsafe { (&raw mut (*wq).state).write(attr.wq_state) };
         }
         Ok(())
@@ -113,9 +113,9 @@ pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_
 pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     entry::status("ibv_destroy_wq", || {
         // SAFETY: `wq` is null or live: the caller's contract, section Safety.
-        let ours = unsafe { object::ours(wq) }?;
-        ours.users.check_none()?;
-        ours.driver.destroy();
+        let state = unsafe { object::state_of(wq) }?;
+        state.users.check_none()?;
+        state.driver.destroy();
         // SAFETY: `wq` is live, and no other call uses it: the caller's contract, section Safety.
         // No table uses it (checked above).
         drop(unsafe { object::free(wq) });
@@ -137,13 +137,13 @@ unsafe extern "C" fn post_recv(
     // `post_receives`: the caller's contract, section Safety.
     unsafe {
         post_receives("ibv_post_wq_recv", wr, bad_wr, |wr_id, sges| {
-            Ok(object::ours(wq)?.driver.post_receive(wr_id, sges)?)
+            Ok(object::state_of(wq)?.driver.post_receive(wr_id, sges)?)
         })
     }
 }
 
 impl Handle for ibv_rwq_ind_table {
-    type Ours = Table;
+    type State = Table;
 }
 
 /// The library's state behind an `ibv_rwq_ind_table`.
@@ -182,24 +182,25 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
             // SAFETY: `ind_tbl` is null or points to `count` readable pointers, each null or a live
             // work queue, and `index < count`: the caller's contract, section Safety. `entry::read`
             // rejects a null `ind_tbl` at index 0.
-            let queue = unsafe { object::ours(entry::read(attr.ind_tbl.wrapping_add(index))?) }?;
+            let queue =
+                unsafe { object::state_of(entry::read(attr.ind_tbl.wrapping_add(index))?) }?;
             entries.push(Arc::clone(&queue.driver));
             queues.push(queue.users.add());
         }
         let number = object::number().cast_signed();
-        let shown = ibv_rwq_ind_table {
+        let handle = ibv_rwq_ind_table {
             context,
             ind_tbl_handle: number,
             ind_tbl_num: number,
             comp_mask: 0,
         };
-        let ours = Table {
+        let state = Table {
             entries,
             users: Users::default(),
             _queues: queues,
             _context: device.users.add(),
         };
-        Ok(object::make(shown, ours))
+        Ok(object::make(handle, state))
     })
 }
 
@@ -211,7 +212,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
 pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     entry::status("ibv_destroy_rwq_ind_table", || {
         // SAFETY: `table` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(table) }?.users.check_none()?;
+        unsafe { object::state_of(table) }?.users.check_none()?;
         // SAFETY: `table` is live, and no other call uses it: the caller's contract, section
         // Safety. No queue pair uses it (checked above).
         drop(unsafe { object::free(table) });
@@ -229,7 +230,7 @@ pub(super) unsafe fn spread(
     hash: &ibv_rx_hash_conf,
 ) -> Result<(Spread, Use), Errno> {
     // SAFETY: `table` is null or live: the caller's contract, section Safety.
-    let table = unsafe { object::ours(table) }?;
+    let table = unsafe { object::state_of(table) }?;
     if u32::from(hash.rx_hash_function) != IBV_RX_HASH_FUNC_TOEPLITZ {
         return Err(Errno(libc::EOPNOTSUPP));
     }

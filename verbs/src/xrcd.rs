@@ -14,10 +14,10 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
-use super::qp::{Has, QueuePair};
+use super::qp::{Ownership, QueuePair};
 
 impl Handle for ibv_xrcd {
-    type Ours = XrcDomain;
+    type State = XrcDomain;
 }
 
 /// The library's state behind an `ibv_xrcd`.
@@ -62,12 +62,12 @@ pub(super) unsafe extern "C" fn open_xrcd(
             fd if fd >= 0 => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
             _ => return Err(Errno(libc::EBADF)),
         };
-        let ours = XrcDomain {
+        let state = XrcDomain {
             driver: device.driver.open_xrcd(file, flags)?,
             users: Users::default(),
             _context: device.users.add(),
         };
-        Ok(object::make(ibv_xrcd { context }, ours))
+        Ok(object::make(ibv_xrcd { context }, state))
     })
 }
 
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     entry::status("ibv_close_xrcd", || {
         // SAFETY: `xrcd` is null or live: the caller's contract, section Safety.
-        unsafe { object::ours(xrcd) }?.users.check_none()?;
+        unsafe { object::state_of(xrcd) }?.users.check_none()?;
         // SAFETY: `xrcd` is live, and no other call uses it: the caller's contract, section Safety.
         // No object uses it (checked above).
         drop(unsafe { object::free(xrcd) });
@@ -112,27 +112,27 @@ pub(super) unsafe extern "C" fn open_qp(
         }
         // SAFETY: `attr.xrcd` is null or live, since its mask bit is set (checked above): the
         // caller's contract, section Safety.
-        let domain = unsafe { object::ours(attr.xrcd) }?;
+        let domain = unsafe { object::state_of(attr.xrcd) }?;
         let events = device.driver.events();
         let qpn = Qpn::new(attr.qp_num);
         let share = Share::open(&domain.driver, qpn, events).ok_or(Errno(libc::EINVAL))?;
-        let mut shown = ibv_qp_ex::zeroed();
-        shown.qp_base.context = context;
+        let mut handle = ibv_qp_ex::zeroed();
+        handle.qp_base.context = context;
         if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {
-            shown.qp_base.qp_context = attr.qp_context;
+            handle.qp_base.qp_context = attr.qp_context;
         }
-        shown.qp_base.handle = object::number();
-        shown.qp_base.qp_num = attr.qp_num;
-        shown.qp_base.state = share.qp().state() as ibv_qp_state;
-        shown.qp_base.qp_type = attr.qp_type;
-        let ours = QueuePair {
+        handle.qp_base.handle = object::number();
+        handle.qp_base.qp_num = attr.qp_num;
+        handle.qp_base.state = share.qp().state() as ibv_qp_state;
+        handle.qp_base.qp_type = attr.qp_type;
+        let state = QueuePair {
             driver: Arc::clone(share.qp()),
-            has: Has::Share(Arc::clone(&share)),
+            ownership: Ownership::Opened(Arc::clone(&share)),
             staging: None,
             flows: Users::default(),
             _uses: vec![domain.users.add()],
         };
-        let qp = object::make(shown, ours);
+        let qp = object::make(handle, state);
         share.origin().set_tag(qp.expose_provenance());
         Ok(qp.cast())
     })

@@ -71,7 +71,7 @@ mod tests {
     use crate::per_process::tests::child_finishes;
 
     #[test]
-    fn child_listens_though_a_thread_of_its_parent_did() {
+    fn a_forked_child_listens_while_the_parents_lock_was_held() {
         let _held = everywhere();
         child_finishes(|| listens_everywhere(&Weak::new()));
     }

@@ -37,13 +37,13 @@ impl DeviceUser for Id {
         }
         inner.state = State::WithoutDevice;
         inner.listener = None;
-        self.tell(EventKind::DeviceRemoval, 0, Details::None);
+        self.raise(EventKind::DeviceRemoval, 0, Details::None);
     }
 
     fn link_address_changed(&self) {
         let inner = lock(&self.inner);
         if inner.state != State::Closed {
-            self.tell(EventKind::AddressChange, 0, Details::None);
+            self.raise(EventKind::AddressChange, 0, Details::None);
         }
     }
 }

@@ -26,14 +26,14 @@ use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
 pub const ACK_DELAY: u8 = 15;
 
 /// The largest retry count: the field has three bits.
-const MOST_RETRIES: u8 = 7;
+const MAX_RETRY_COUNT: u8 = 7;
 
 /// The largest backlog of a listener, and the one for a backlog of 0.
 pub const MAX_BACKLOG: usize = 1024;
 
-/// The parameters that one side of a connection offers.
+/// The parameters of one side of a connection, as `struct rdma_conn_param`.
 #[derive(Clone, Debug, Default)]
-pub struct Offer {
+pub struct ConnParam {
     /// Data for the peer's application.
     pub private_data: Vec<u8>,
     /// The number of the local queue pair.
@@ -58,9 +58,9 @@ pub struct Offer {
 impl Id {
     /// Listens for connections, or for lookups of a datagram service. Each request is an event.
     ///
-    /// Up to `backlog` requests wait to be taken by [`Id::take_up`]; further ones are dropped, and
-    /// retransmitted by their peers. A `backlog` of 0 selects [`MAX_BACKLOG`]. An identifier that
-    /// is not bound gets a port at all IPv4 addresses.
+    /// Up to `backlog` requests wait until [`Id::leave_backlog`] is called for them; further ones
+    /// are dropped, and retransmitted by their peers. A `backlog` of 0 selects [`MAX_BACKLOG`]. An
+    /// identifier that is not bound gets a port at all IPv4 addresses.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -83,7 +83,7 @@ impl Id {
             given => given.min(MAX_BACKLOG),
         };
         let service = ServiceId::of_port(self.space(), port.port());
-        let at = inner.listened_at();
+        let at = inner.listen_addresses();
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
         // All sockets that could be opened are open. The others may stay closed.
         let listener = path::get().gsi()?.listen(service, &at, [], backlog, me)?;
@@ -119,7 +119,7 @@ impl Id {
     ///
     /// # Errors
     /// See [`CmError`].
-    pub fn connect(&self, offer: &Offer) -> Result<(), CmError> {
+    pub fn connect(&self, conn_param: &ConnParam) -> Result<(), CmError> {
         let mut inner = lock(&self.inner);
         inner.expect("connecting", &[State::RouteResolved])?;
         let (Some(source), Some(destination)) = (inner.source, inner.destination) else {
@@ -133,84 +133,83 @@ impl Id {
             source,
             destination: destination.ip(),
         };
-        let private_data = [&header.to_bytes(), &offer.private_data[..]].concat();
-        let wish = Wish {
+        let private_data = [&header.to_bytes(), &conn_param.private_data[..]].concat();
+        let request = Request {
             bound: &bound,
             path: &path,
             service: ServiceId::of_port(self.space(), destination.port()),
             private_data: &private_data,
         };
         let connection = match self.service() {
-            Service::Connected(transport) => self.ask_for_connection(&wish, transport, offer)?,
-            Service::Datagram => self.ask_for_service(&wish)?,
+            Service::Connected(transport) => self.send_req(&request, transport, conn_param)?,
+            Service::Datagram => self.send_sidr_req(&request)?,
         };
         inner.connection = Some(connection);
         inner.state = State::Connecting;
         Ok(())
     }
 
-    fn ask_for_connection(
+    fn send_req(
         &self,
-        wish: &Wish<'_>,
+        request: &Request<'_>,
         transport: Transport,
-        offer: &Offer,
+        conn_param: &ConnParam,
     ) -> Result<Connection, CmError> {
         let starting_psn = Psn::new(random::any());
-        let wanted = Connect {
-            address: wish.address(),
-            service: wish.service,
-            ca_guid: ca_guid(wish.bound),
+        let req = Connect {
+            address: request.address(),
+            service: request.service,
+            ca_guid: ca_guid(request.bound),
             transport,
-            qpn: offer.qpn,
+            qpn: conn_param.qpn,
             starting_psn,
-            responder_resources: offer.responder_resources,
-            initiator_depth: offer.initiator_depth,
-            flow_control: offer.flow_control,
-            retry_count: offer.retry_count.min(MOST_RETRIES),
-            rnr_retry_count: offer.rnr_retry_count.min(MOST_RETRIES),
-            srq: offer.srq,
-            path_mtu: wish.path.mtu,
-            packet_rate: wish.path.rate,
-            flow_label: wish.path.flow_label,
-            hop_limit: wish.path.hop_limit,
-            sl: wish.path.sl,
-            packet_life_time: wish.path.packet_life_time,
+            responder_resources: conn_param.responder_resources,
+            initiator_depth: conn_param.initiator_depth,
+            flow_control: conn_param.flow_control,
+            retry_count: conn_param.retry_count.min(MAX_RETRY_COUNT),
+            rnr_retry_count: conn_param.rnr_retry_count.min(MAX_RETRY_COUNT),
+            srq: conn_param.srq,
+            path_mtu: request.path.mtu,
+            packet_rate: request.path.rate,
+            flow_label: request.path.flow_label,
+            hop_limit: request.path.hop_limit,
+            sl: request.path.sl,
+            packet_life_time: request.path.packet_life_time,
             ack_delay: ACK_DELAY,
             remote_response_timeout: RESPONSE_TIMEOUT,
             local_response_timeout: RESPONSE_TIMEOUT,
             max_cm_retries: MAX_RETRIES,
-            ece: offer.ece,
-            private_data: PrivateData::new(wish.private_data)?,
+            ece: conn_param.ece,
+            private_data: PrivateData::new(request.private_data)?,
         };
         let gsi = path::get().gsi()?;
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
         Ok(Connection {
             gsi,
-            id: gsi.connect(wish.bound.address, &wanted, me)?,
+            id: gsi.connect(request.bound.address, &req, me)?,
             passive: false,
             starting_psn,
         })
     }
 
-    fn ask_for_service(&self, wish: &Wish<'_>) -> Result<Connection, CmError> {
-        let wanted = Resolve {
-            address: wish.address(),
-            service: wish.service,
+    fn send_sidr_req(&self, request: &Request<'_>) -> Result<Connection, CmError> {
+        let req = Resolve {
+            address: request.address(),
+            service: request.service,
             response_timeout: RESPONSE_TIMEOUT,
             max_retries: MAX_RETRIES,
-            private_data: PrivateData::new(wish.private_data)?,
+            private_data: PrivateData::new(request.private_data)?,
         };
         let gsi = path::get().gsi()?;
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
-        let id = gsi.resolve(wish.bound.address, &wanted, me)?;
+        let id = gsi.resolve(request.bound.address, &req, me)?;
         Ok(Connection::new(gsi, id, false))
     }
 
-    /// Frees the place of this request in the listener's backlog: the application has got its
-    /// event.
-    pub fn take_up(&self) {
+    /// Removes this request from the listener's backlog: the application has received its event.
+    pub fn leave_backlog(&self) {
         if let Some(Connection { gsi, id, .. }) = &lock(&self.inner).connection {
-            gsi.take_up(*id);
+            gsi.leave_backlog(*id);
         }
     }
 
@@ -219,37 +218,37 @@ impl Id {
     ///
     /// # Errors
     /// See [`CmError`].
-    pub fn accept(&self, offer: &Offer) -> Result<(), CmError> {
+    pub fn accept(&self, conn_param: &ConnParam) -> Result<(), CmError> {
         let inner = lock(&self.inner);
         inner.expect("accepting", &[State::Connecting])?;
-        let asked = inner.asked("accepting")?;
+        let connection = inner.passive_connection("accepting")?;
         let bound = inner.bound.as_ref().ok_or(CmError::NoDevice)?;
         match self.service() {
             Service::Connected(_) => {
                 let accept = Accept {
                     ca_guid: ca_guid(bound),
-                    qpn: offer.qpn,
-                    starting_psn: asked.starting_psn,
-                    responder_resources: offer.responder_resources,
-                    initiator_depth: offer.initiator_depth,
+                    qpn: conn_param.qpn,
+                    starting_psn: connection.starting_psn,
+                    responder_resources: conn_param.responder_resources,
+                    initiator_depth: conn_param.initiator_depth,
                     ack_delay: ACK_DELAY,
-                    flow_control: offer.flow_control,
-                    rnr_retry_count: offer.rnr_retry_count.min(MOST_RETRIES),
-                    srq: offer.srq,
-                    ece: offer.ece,
-                    private_data: PrivateData::new(&offer.private_data)?,
+                    flow_control: conn_param.flow_control,
+                    rnr_retry_count: conn_param.rnr_retry_count.min(MAX_RETRY_COUNT),
+                    srq: conn_param.srq,
+                    ece: conn_param.ece,
+                    private_data: PrivateData::new(&conn_param.private_data)?,
                 };
-                asked.gsi.accept(asked.id, &accept)?;
+                connection.gsi.accept(connection.id, &accept)?;
             }
             Service::Datagram => {
                 let answer = SidrAnswer {
                     status: SidrStatus::VALID,
                     info: Info::default(),
-                    qpn: offer.qpn,
+                    qpn: conn_param.qpn,
                     qkey: UDP_QKEY,
-                    private_data: PrivateData::new(&offer.private_data)?,
+                    private_data: PrivateData::new(&conn_param.private_data)?,
                 };
-                asked.gsi.answer(asked.id, &answer)?;
+                connection.gsi.answer(connection.id, &answer)?;
             }
         }
         Ok(())
@@ -292,7 +291,7 @@ impl Id {
         Ok(())
     }
 
-    /// Establishes an accepted connection before its RTU, since a packet of it has arrived.
+    /// Establishes an accepted connection before its RTU, since a packet of it was received.
     /// [`super::EventKind::Established`] follows.
     ///
     /// # Errors
@@ -323,15 +322,15 @@ impl Id {
     }
 }
 
-/// The request that an identifier sends.
-struct Wish<'a> {
+/// The fields that a REQ and a SIDR_REQ have in common.
+struct Request<'a> {
     bound: &'a Bound,
     path: &'a Path,
     service: ServiceId,
     private_data: &'a [u8],
 }
 
-impl Wish<'_> {
+impl Request<'_> {
     fn address(&self) -> Address {
         Address {
             local: self.bound.gid(),
@@ -344,7 +343,7 @@ impl Wish<'_> {
 
 impl Inner {
     /// Returns the addresses at which it listens.
-    fn listened_at(&self) -> Vec<ListenAt> {
+    fn listen_addresses(&self) -> Vec<ListenAt> {
         match (&self.bound, self.source) {
             (Some(bound), _) => vec![ListenAt::One(bound.gid())],
             (None, Some(source)) if is_loopback(source.ip()) => {
@@ -364,10 +363,11 @@ impl Inner {
     }
 
     /// Returns its connection, if the peer has sent the REQ.
-    fn asked(&self, call: &'static str) -> Result<&Connection, CmError> {
+    fn passive_connection(&self, call: &'static str) -> Result<&Connection, CmError> {
         let state = self.state;
-        let asked = self.connection.as_ref().filter(|asked| asked.passive);
-        asked.ok_or(CmError::State { call, state })
+        let connection = self.connection.as_ref();
+        let passive = connection.filter(|connection| connection.passive);
+        passive.ok_or(CmError::State { call, state })
     }
 
     /// Removes its listener and its connection from queue pair 1.

@@ -11,7 +11,7 @@ mod tests;
 use super::channel::{Details, EventKind};
 use super::error::CmError;
 use super::group::Group;
-use super::port_space::{PortClaim, PortSpace, PortWish};
+use super::port_space::{PortClaim, PortRequest, PortSpace};
 use super::resolve::{self, Bound, Path, ResolveError};
 pub use super::state::State;
 use crate::event_queue::{AckCount, EventQueue};
@@ -349,7 +349,7 @@ impl Id {
                     | ResolveError::NotHere(_)),
                 ) => {
                     tracing::warn!("connection manager: {error}");
-                    self.tell(EventKind::AddressError, -libc::ENODEV, Details::None);
+                    self.raise(EventKind::AddressError, -libc::ENODEV, Details::None);
                     return Ok(());
                 }
                 Err(error) => return Err(error.into()),
@@ -359,7 +359,7 @@ impl Id {
         inner.source = Some(with_port(from, port));
         inner.destination = Some(to);
         inner.state = State::AddressResolved;
-        self.tell(EventKind::AddressResolved, 0, Details::None);
+        self.raise(EventKind::AddressResolved, 0, Details::None);
         Ok(())
     }
 
@@ -404,7 +404,7 @@ impl Id {
     fn take_path(&self, inner: &mut Inner, path: Path) {
         inner.path = Some(path);
         inner.state = State::RouteResolved;
-        self.tell(EventKind::RouteResolved, 0, Details::None);
+        self.raise(EventKind::RouteResolved, 0, Details::None);
     }
 
     /// Returns the attributes for the transition of its queue pair to `state`.
@@ -441,12 +441,12 @@ impl Id {
 
     /// Raises [`EventKind::AddressInfoResolved`]. The caller has resolved the name.
     pub fn address_info_resolved(&self) {
-        self.tell(EventKind::AddressInfoResolved, 0, Details::None);
+        self.raise(EventKind::AddressInfoResolved, 0, Details::None);
     }
 
     /// Adds an event of the application to the channel.
     pub fn write_event(&self, status: i32, number: u64) {
-        self.tell(EventKind::User, status, Details::User(number));
+        self.raise(EventKind::User, status, Details::User(number));
     }
 
     /// Moves its pending events and all future ones to another channel. Then waits until the
@@ -486,7 +486,8 @@ impl Id {
         std::ptr::eq(&**event.owner(), self)
     }
 
-    pub(super) fn tell(&self, kind: EventKind, status: i32, details: Details) {
+    /// Adds an event of this identifier to its channel.
+    pub(super) fn raise(&self, kind: EventKind, status: i32, details: Details) {
         let Some(id) = self.me.upgrade() else {
             return;
         };
@@ -499,12 +500,12 @@ impl Id {
         });
     }
 
-    /// Raises an event about a new identifier.
-    pub(super) fn tell_of(&self, id: Arc<Id>, kind: EventKind, details: Details) {
+    /// Adds a connect request to the channel of this listener; `id` is the new identifier.
+    pub(super) fn raise_connect_request(&self, id: Arc<Id>, details: Details) {
         lock(&self.channel).push(Event {
             id,
             listener: self.me.upgrade(),
-            kind,
+            kind: EventKind::ConnectRequest,
             status: 0,
             details,
         });
@@ -528,7 +529,7 @@ impl Inner {
     /// Binds to an address and a port, without a device.
     fn take_port(&mut self, space: PortSpace, address: SocketAddr) -> Result<(), CmError> {
         let v6_only = self.v6_only();
-        let port = PortClaim::take(PortWish {
+        let port = PortClaim::take(PortRequest {
             space,
             address: address.ip(),
             port: address.port(),

@@ -30,7 +30,7 @@ mod state;
 
 pub use crate::queues::gsi;
 pub use channel::EventKind;
-pub use connection::Offer;
+pub use connection::ConnParam;
 pub use error::CmError;
 pub use id::{Event, EventChannel, Id};
 pub use port_space::PortSpace;

@@ -55,7 +55,7 @@ impl Id {
         };
         inner.groups.push(Arc::clone(&group));
         let details = Details::Multicast(group, Box::new(way));
-        self.tell(EventKind::MulticastJoin, 0, details);
+        self.raise(EventKind::MulticastJoin, 0, details);
         Ok(())
     }
 

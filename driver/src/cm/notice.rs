@@ -20,13 +20,13 @@ impl Handler for Id {
         match event {
             Event::Request {
                 id, address, req, ..
-            } => self.requested(gsi, id, address, &req),
+            } => self.handle_req(gsi, id, address, &req),
             Event::ResolutionRequest {
                 id, address, req, ..
-            } => self.asked_for_service(gsi, id, address, &req),
-            Event::Reply { id, rep } => self.replied(gsi, id, &rep),
+            } => self.handle_sidr_req(gsi, id, address, &req),
+            Event::Reply { id, rep } => self.handle_rep(gsi, id, &rep),
             Event::Ready { .. } | Event::Established { .. } => {
-                self.tell_while_connecting(EventKind::Established, 0, Details::None);
+                self.raise_if_connecting(EventKind::Established, 0, Details::None);
             }
             // The protocol extends its timeout. The application needs no event.
             Event::Delayed { .. } => {}
@@ -41,33 +41,34 @@ impl Handler for Id {
                 };
                 let status = i32::from(reason.0);
                 let details = Details::Connection(Box::new(details));
-                self.tell_while_connecting(EventKind::Rejected, status, details);
+                self.raise_if_connecting(EventKind::Rejected, status, details);
             }
             Event::TimedOut { awaited, .. } => {
                 let kind = match awaited {
                     Awaited::Rep | Awaited::Rtu | Awaited::SidrRep => EventKind::Unreachable,
                     Awaited::Drep => return self.disconnected(-libc::ETIMEDOUT),
                 };
-                self.tell_while_connecting(kind, -libc::ETIMEDOUT, Details::None);
+                self.raise_if_connecting(kind, -libc::ETIMEDOUT, Details::None);
             }
             Event::DisconnectRequest { .. }
             | Event::Disconnected { .. }
             | Event::PeerLost { .. } => self.disconnected(0),
             Event::TimeWaitExit { .. } => {
                 if lock(&self.inner).state == State::Disconnected {
-                    self.tell(EventKind::TimewaitExit, 0, Details::None);
+                    self.raise(EventKind::TimewaitExit, 0, Details::None);
                 }
             }
-            Event::Resolved { rep, .. } => self.resolved(&rep),
+            Event::Resolved { rep, .. } => self.handle_sidr_rep(&rep),
         }
     }
 }
 
 impl Id {
-    fn tell_while_connecting(&self, kind: EventKind, status: i32, details: Details) {
+    /// Raises an event, unless the connection has ended.
+    fn raise_if_connecting(&self, kind: EventKind, status: i32, details: Details) {
         let inner = lock(&self.inner);
         if inner.state == State::Connecting {
-            self.tell(kind, status, details);
+            self.raise(kind, status, details);
         }
     }
 
@@ -76,18 +77,18 @@ impl Id {
         let mut inner = lock(&self.inner);
         if inner.state == State::Connecting {
             inner.state = State::Disconnected;
-            self.tell(EventKind::Disconnected, status, Details::None);
+            self.raise(EventKind::Disconnected, status, Details::None);
         }
     }
 
     /// Handles a request for a connection.
-    fn requested(&self, gsi: &Gsi, id: CommId, address: Address, req: &Req) {
-        let asked = Self::asked(&address, &req.private_data);
-        let Some((header, private_data, bound)) = asked else {
+    fn handle_req(&self, gsi: &Gsi, id: CommId, address: Address, req: &Req) {
+        let parsed = Self::parse_request(&address, &req.private_data);
+        let Some((header, private_data, bound)) = parsed else {
             return gsi.abandon(id);
         };
         if self.service() != Service::Connected(req.transport) {
-            tracing::debug!(?req.transport, "a request is rejected: the listener is for others");
+            tracing::debug!(?req.transport, "rejected: the listener has another transport");
             return gsi.abandon(id);
         }
         let path = Path {
@@ -112,7 +113,7 @@ impl Id {
             qpn: req.qpn,
             ece: req.ece,
         }));
-        if self.offer(
+        if self.announce(
             gsi,
             id,
             (bound, path),
@@ -126,9 +127,9 @@ impl Id {
     }
 
     /// Handles a request for the queue pair of a datagram service.
-    fn asked_for_service(&self, gsi: &Gsi, id: CommId, address: Address, req: &SidrReq) {
-        let asked = Self::asked(&address, &req.private_data);
-        let Some((header, private_data, bound)) = asked else {
+    fn handle_sidr_req(&self, gsi: &Gsi, id: CommId, address: Address, req: &SidrReq) {
+        let parsed = Self::parse_request(&address, &req.private_data);
+        let Some((header, private_data, bound)) = parsed else {
             return gsi.abandon(id);
         };
         let path = Path {
@@ -146,7 +147,7 @@ impl Id {
             private_data: private_data.to_vec(),
             ..DatagramDetails::default()
         }));
-        self.offer(
+        self.announce(
             gsi,
             id,
             (bound, path),
@@ -155,9 +156,12 @@ impl Id {
         );
     }
 
-    /// Returns the IP header and the rest of a request's private data, and the device that received
-    /// it.
-    fn asked<'a>(address: &Address, private_data: &'a [u8]) -> Option<(IpHeader, &'a [u8], Bound)> {
+    /// Returns the IP header and the rest of a request's private data, and the device of its
+    /// destination address.
+    fn parse_request<'a>(
+        address: &Address,
+        private_data: &'a [u8],
+    ) -> Option<(IpHeader, &'a [u8], Bound)> {
         let (header, private_data) = IpHeader::parse(private_data)
             .inspect_err(|error| tracing::debug!(?address, %error, "a request is rejected"))
             .ok()?;
@@ -165,9 +169,9 @@ impl Id {
         Some((header, private_data, bound))
     }
 
-    /// Offers a request to the application as a new identifier. Returns false if that is not
-    /// possible.
-    fn offer(
+    /// Creates an identifier for a request, and raises [`EventKind::ConnectRequest`] with it.
+    /// Returns false if the listener is closed or the peer has withdrawn the request.
+    fn announce(
         &self,
         gsi: &Gsi,
         comm_id: CommId,
@@ -175,21 +179,21 @@ impl Id {
         (source, destination): (SocketAddr, SocketAddr),
         details: Details,
     ) -> bool {
-        let Ok(ours) = path::get().gsi() else {
+        let Ok(own_gsi) = path::get().gsi() else {
             // Not reached: queue pair 1, which calls this function, exists.
             return false;
         };
         let channel = Arc::clone(&lock(&self.channel));
-        let fresh = Id::new(&channel, self.space(), self.service());
-        let mut inner = lock(&fresh.inner);
+        let new_id = Id::new(&channel, self.space(), self.service());
+        let mut inner = lock(&new_id.inner);
         inner.state = State::Connecting;
         inner.source = Some(source);
         inner.destination = Some(destination);
-        inner.bind_to(&fresh.me, bound);
+        inner.bind_to(&new_id.me, bound);
         inner.path = Some(path);
-        inner.connection = Some(Connection::new(ours, comm_id, true));
+        inner.connection = Some(Connection::new(own_gsi, comm_id, true));
         drop(inner);
-        if gsi.adopt(comm_id, Arc::clone(&fresh) as _).is_err() {
+        if gsi.adopt(comm_id, Arc::clone(&new_id) as _).is_err() {
             // The peer has withdrawn the request.
             return false;
         }
@@ -198,15 +202,15 @@ impl Id {
         let inner = lock(&self.inner);
         if inner.state != State::Listening {
             drop(inner);
-            fresh.close();
+            new_id.close();
             return false;
         }
-        self.tell_of(fresh, EventKind::ConnectRequest, details);
+        self.raise_connect_request(new_id, details);
         true
     }
 
     /// Handles the peer's reply.
-    fn replied(&self, gsi: &Gsi, id: CommId, rep: &Rep) {
+    fn handle_rep(&self, gsi: &Gsi, id: CommId, rep: &Rep) {
         let nothing = PrivateData::default();
         // As for a REQ, the application may answer late: a repeated REP is answered with an MRA.
         let _ = gsi.delay(id, SERVICE_TIMEOUT, &nothing, MraWhen::IfRepeated);
@@ -221,11 +225,11 @@ impl Id {
             qpn: rep.qpn,
             ece: rep.ece,
         }));
-        self.tell_while_connecting(EventKind::ConnectResponse, 0, details);
+        self.raise_if_connecting(EventKind::ConnectResponse, 0, details);
     }
 
     /// Handles the peer's answer with the queue pair of the datagram service.
-    fn resolved(&self, rep: &SidrRep) {
+    fn handle_sidr_rep(&self, rep: &SidrRep) {
         let inner = lock(&self.inner);
         let mut found = DatagramDetails {
             private_data: rep.private_data.to_vec(),
@@ -243,7 +247,7 @@ impl Id {
             found.qkey = rep.qkey;
         }
         if inner.state == State::Connecting {
-            self.tell(kind, status, Details::Datagram(Box::new(found)));
+            self.raise(kind, status, Details::Datagram(Box::new(found)));
         }
     }
 }
@@ -258,11 +262,11 @@ fn addresses(service: ServiceId, header: IpHeader) -> (SocketAddr, SocketAddr) {
 mod tests {
     use super::*;
     use crate::cm::id::{Service, Transport};
-    use crate::cm::{EventChannel, Offer, PortSpace};
+    use crate::cm::{ConnParam, EventChannel, PortSpace};
 
     /// The test injects the timeout: the protocol's own takes more than a minute.
     #[test]
-    fn a_peer_that_does_not_answer_is_unreachable() {
+    fn request_timeout_raises_unreachable() {
         let channel = Arc::new(EventChannel::new().unwrap());
         let services = [
             (
@@ -277,7 +281,7 @@ mod tests {
             id.resolve_address(None, "127.0.0.1:9".parse().unwrap())
                 .unwrap();
             id.resolve_route().unwrap();
-            id.connect(&Offer::default()).unwrap();
+            id.connect(&ConnParam::default()).unwrap();
             for kind in [EventKind::AddressResolved, EventKind::RouteResolved] {
                 assert_eq!(channel.next().unwrap().kind, kind);
             }
@@ -288,15 +292,15 @@ mod tests {
                 awaited,
             };
             Id::handle(&id, gsi, event);
-            let told = channel.next().unwrap();
-            assert_eq!(told.kind, EventKind::Unreachable);
-            assert_eq!(told.status, -libc::ETIMEDOUT);
+            let event = channel.next().unwrap();
+            assert_eq!(event.kind, EventKind::Unreachable);
+            assert_eq!(event.status, -libc::ETIMEDOUT);
             id.close();
         }
     }
 
     #[test]
-    fn a_peer_that_does_not_agree_to_the_end_is_disconnected_from() {
+    fn dreq_timeout_raises_disconnected_once() {
         let channel = Arc::new(EventChannel::new().unwrap());
         let id = Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
         lock(&id.inner).state = State::Connecting;
@@ -308,9 +312,9 @@ mod tests {
             };
             Id::handle(&id, gsi, event);
         }
-        let told = channel.next().unwrap();
+        let event = channel.next().unwrap();
         assert_eq!(
-            (told.kind, told.status),
+            (event.kind, event.status),
             (EventKind::Disconnected, -libc::ETIMEDOUT)
         );
         // Later reports of the end raise no event.

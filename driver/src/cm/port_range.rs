@@ -15,8 +15,8 @@ pub(super) fn missing_privilege(port: u16) -> io::Result<Option<u16>> {
     if port >= first_free {
         return Ok(None);
     }
-    let ours = capabilities(None).map_err(io::Error::from)?;
-    let is_privileged = ours.effective.contains(CapabilitySet::NET_BIND_SERVICE);
+    let own = capabilities(None).map_err(io::Error::from)?;
+    let is_privileged = own.effective.contains(CapabilitySet::NET_BIND_SERVICE);
     Ok((!is_privileged).then_some(first_free))
 }
 

@@ -7,11 +7,11 @@
 //! then checks for each address of the host. Each side claims before it checks, so at least one of
 //! two conflicting binds sees the other.
 //!
-//! The error of a bind is that of the kernel's `cma_check_port`: EADDRINUSE if both binds are to the
-//! same address, and EADDRNOTAVAIL if one of them is to the wildcard or a loopback address.
+//! The error of a bind is that of the kernel's `cma_check_port`: EADDRINUSE if both binds are to
+//! the same address, and EADDRNOTAVAIL if one of them is to the wildcard or a loopback address.
 //!
-//! A bind that shares its port claims one of `SHARING` numbered names instead. It then checks for
-//! an exclusive claim, and an exclusive bind checks all numbered names.
+//! A bind that shares its port claims one of `MAX_SHARING` numbered names instead. It then checks
+//! for an exclusive claim, and an exclusive bind checks all numbered names.
 
 use super::port_range::{local_port_range, missing_privilege};
 use super::resolve::is_of_any_device;
@@ -31,7 +31,7 @@ pub use urxe_proto::cm::wire::{PortSpace, ServiceId};
 
 /// The port that a bind requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PortWish {
+pub struct PortRequest {
     /// The port space.
     pub space: PortSpace,
     /// The address; the unspecified one covers all addresses of its IP version.
@@ -91,61 +91,63 @@ impl PortError {
     }
 }
 
-/// The addresses of an owner's port.
+/// The address of a bind: a specific one, or the wildcard of an IP version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Reach {
+enum BindAddress {
     One(IpAddr),
     AllV4,
     AllV6,
 }
 
-impl Reach {
-    fn of(address: IpAddr) -> Reach {
+impl BindAddress {
+    fn of(address: IpAddr) -> BindAddress {
         match address {
-            _ if !address.is_unspecified() => Reach::One(address),
-            IpAddr::V4(_) => Reach::AllV4,
-            IpAddr::V6(_) => Reach::AllV6,
+            _ if !address.is_unspecified() => BindAddress::One(address),
+            IpAddr::V4(_) => BindAddress::AllV4,
+            IpAddr::V6(_) => BindAddress::AllV6,
         }
     }
 
     /// Returns the wildcard of an address's IP version.
-    fn all_like(address: IpAddr) -> Reach {
+    fn wildcard_of(address: IpAddr) -> BindAddress {
         match address {
-            IpAddr::V4(_) => Reach::AllV4,
-            IpAddr::V6(_) => Reach::AllV6,
+            IpAddr::V4(_) => BindAddress::AllV4,
+            IpAddr::V6(_) => BindAddress::AllV6,
         }
     }
 
     /// Returns whether the kernel's connection manager selects no device for it.
     fn is_of_any_device(self) -> bool {
         match self {
-            Reach::One(address) => is_of_any_device(address),
-            Reach::AllV4 | Reach::AllV6 => true,
+            BindAddress::One(address) => is_of_any_device(address),
+            BindAddress::AllV4 | BindAddress::AllV6 => true,
         }
     }
 
-    /// Returns whether both have an address in common.
-    fn meets(self, other: Reach) -> bool {
+    /// Returns whether a local address matches both.
+    fn overlaps(self, other: BindAddress) -> bool {
         match (self, other) {
-            (Reach::One(one), Reach::One(another)) => one == another,
-            (Reach::One(one), all) | (all, Reach::One(one)) => all == Reach::all_like(one),
+            (BindAddress::One(one), BindAddress::One(another)) => one == another,
+            (BindAddress::One(one), all) | (all, BindAddress::One(one)) => {
+                all == BindAddress::wildcard_of(one)
+            }
             _ => self == other,
         }
     }
 }
 
-impl fmt::Display for Reach {
+impl fmt::Display for BindAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reach::One(address) => address.fmt(f),
-            Reach::AllV4 => f.write_str("all-v4"),
-            Reach::AllV6 => f.write_str("all-v6"),
+            BindAddress::One(address) => address.fmt(f),
+            BindAddress::AllV4 => f.write_str("all-v4"),
+            BindAddress::AllV6 => f.write_str("all-v6"),
         }
     }
 }
 
 /// The number of processes that may share a port. An exclusive bind checks a name for each of them.
-const SHARING: u8 = 16;
+const MAX_SHARING: u8 = 16;
 
 /// A port of this process, with its port space.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -155,14 +157,14 @@ struct Key {
 }
 
 impl Key {
-    fn name(self, reach: Reach) -> String {
-        format!("cm/{:x}/{}/{reach}", self.space as u16, self.port)
+    fn name(self, address: BindAddress) -> String {
+        format!("cm/{:x}/{}/{address}", self.space as u16, self.port)
     }
 
     /// Returns the names of the processes that share a port, with their numbers.
-    fn shared_names(self, reach: Reach) -> impl Iterator<Item = (u8, String)> {
-        let name = self.name(reach);
-        (0..SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
+    fn shared_names(self, address: BindAddress) -> impl Iterator<Item = (u8, String)> {
+        let name = self.name(address);
+        (0..MAX_SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
     }
 }
 
@@ -176,17 +178,17 @@ enum Conflict {
 }
 
 impl Conflict {
-    fn between(reaches: &[Reach], others: &[Reach]) -> Conflict {
-        let mut all = reaches.iter().chain(others);
-        match all.any(|reach| reach.is_of_any_device()) {
+    fn between(addresses: &[BindAddress], others: &[BindAddress]) -> Conflict {
+        let mut all = addresses.iter().chain(others);
+        match all.any(|address| address.is_of_any_device()) {
             true => Conflict::AnyDevice,
             false => Conflict::Same,
         }
     }
 
     /// Returns the conflict of two binds to the same addresses.
-    fn of(reaches: &[Reach]) -> Conflict {
-        Conflict::between(reaches, &[])
+    fn of(addresses: &[BindAddress]) -> Conflict {
+        Conflict::between(addresses, &[])
     }
 
     fn error(self, port: u16) -> PortError {
@@ -199,7 +201,7 @@ impl Conflict {
 
 #[derive(Debug)]
 struct Owner {
-    reaches: Vec<Reach>,
+    addresses: Vec<BindAddress>,
     reuse: AtomicBool,
     listens: AtomicBool,
 }
@@ -210,10 +212,10 @@ impl Owner {
         self.reuse.load(Ordering::Relaxed) && !self.listens.load(Ordering::Relaxed)
     }
 
-    fn meets(&self, reaches: &[Reach]) -> bool {
-        reaches
+    fn overlaps(&self, addresses: &[BindAddress]) -> bool {
+        addresses
             .iter()
-            .any(|reach| self.reaches.iter().any(|other| other.meets(*reach)))
+            .any(|address| self.addresses.iter().any(|other| other.overlaps(*address)))
     }
 }
 
@@ -224,21 +226,25 @@ type Share = (u8, Name);
 #[derive(Debug, Default)]
 struct Port {
     owners: Vec<Arc<Owner>>,
-    names: HashMap<Reach, Name>,
+    names: HashMap<BindAddress, Name>,
     /// The names of owners that share the port, with their numbers.
-    shared: HashMap<Reach, Share>,
+    shared: HashMap<BindAddress, Share>,
 }
 
 impl Port {
     /// Claims the names for exclusive use of the port; `None` if one of them is taken.
-    fn take_alone(&self, key: Key, reaches: &[Reach]) -> io::Result<Option<Vec<(Reach, Name)>>> {
+    fn claim_exclusive(
+        &self,
+        key: Key,
+        addresses: &[BindAddress],
+    ) -> io::Result<Option<Vec<(BindAddress, Name)>>> {
         let mut names = Vec::new();
-        for reach in reaches
+        for address in addresses
             .iter()
-            .filter(|reach| !self.names.contains_key(reach))
+            .filter(|address| !self.names.contains_key(address))
         {
-            match Name::take(&key.name(*reach))? {
-                Some(name) => names.push((*reach, name)),
+            match Name::take(&key.name(*address))? {
+                Some(name) => names.push((*address, name)),
                 None => return Ok(None),
             }
         }
@@ -246,31 +252,40 @@ impl Port {
     }
 
     /// Claims names for sharing the port; `None` if all are taken.
-    fn take_shares(&self, key: Key, reaches: &[Reach]) -> io::Result<Option<Vec<(Reach, Share)>>> {
+    fn claim_shared(
+        &self,
+        key: Key,
+        addresses: &[BindAddress],
+    ) -> io::Result<Option<Vec<(BindAddress, Share)>>> {
         let mut shares = Vec::new();
-        for reach in reaches
+        for address in addresses
             .iter()
-            .filter(|reach| !self.shared.contains_key(reach))
+            .filter(|address| !self.shared.contains_key(address))
         {
             let mut share = None;
-            for (number, name) in key.shared_names(*reach) {
+            for (number, name) in key.shared_names(*address) {
                 share = Name::take(&name)?.map(|name| (number, name));
                 if share.is_some() {
                     break;
                 }
             }
             match share {
-                Some(share) => shares.push((*reach, share)),
+                Some(share) => shares.push((*address, share)),
                 None => return Ok(None),
             }
         }
         Ok(Some(shares))
     }
 
-    /// Returns where another process has the port exclusively, if an address there is also in
-    /// `reach`. The name of `reach` itself is not checked.
-    fn is_elsewhere(&self, lookup: &Lookup, key: Key, reach: Reach) -> io::Result<Option<Reach>> {
-        for other in others(reach) {
+    /// Returns where another process has the port exclusively, if its address overlaps `address`.
+    /// The name of `address` itself is not checked.
+    fn is_exclusive_elsewhere(
+        &self,
+        lookup: &Lookup,
+        key: Key,
+        address: BindAddress,
+    ) -> io::Result<Option<BindAddress>> {
+        for other in others(address) {
             if !self.names.contains_key(&other) && lookup.is_taken(&key.name(other))? {
                 return Ok(Some(other));
             }
@@ -278,17 +293,17 @@ impl Port {
         Ok(None)
     }
 
-    /// Returns where other processes share the port, if an address there is also in `reach`.
+    /// Returns where other processes share the port, if their address overlaps `address`.
     fn is_shared_elsewhere(
         &self,
         lookup: &Lookup,
         key: Key,
-        reach: Reach,
-    ) -> io::Result<Option<Reach>> {
-        for other in others(reach).into_iter().chain([reach]) {
-            let ours = self.shared.get(&other).map(|(number, _)| *number);
+        address: BindAddress,
+    ) -> io::Result<Option<BindAddress>> {
+        for other in others(address).into_iter().chain([address]) {
+            let own = self.shared.get(&other).map(|(number, _)| *number);
             for (number, name) in key.shared_names(other) {
-                if Some(number) != ours && lookup.is_taken(&name)? {
+                if Some(number) != own && lookup.is_taken(&name)? {
                     return Ok(Some(other));
                 }
             }
@@ -299,7 +314,7 @@ impl Port {
 
 #[derive(Debug, Default)]
 struct Ports {
-    held: HashMap<Key, Port>,
+    by_key: HashMap<Key, Port>,
     /// The port that was assigned last. It is not assigned twice in a row: peers may still have
     /// state for it.
     last: u16,
@@ -323,31 +338,31 @@ impl PortClaim {
     ///
     /// # Errors
     /// See [`PortError`].
-    pub fn take(wish: PortWish) -> Result<PortClaim, PortError> {
-        let mut reaches = vec![Reach::of(wish.address)];
-        if wish.both_versions && reaches == [Reach::AllV6] {
-            reaches.push(Reach::AllV4);
+    pub fn take(request: PortRequest) -> Result<PortClaim, PortError> {
+        let mut addresses = vec![BindAddress::of(request.address)];
+        if request.both_versions && addresses == [BindAddress::AllV6] {
+            addresses.push(BindAddress::AllV4);
         }
         let owner = Arc::new(Owner {
-            reaches,
-            reuse: AtomicBool::new(wish.reuse),
+            addresses,
+            reuse: AtomicBool::new(request.reuse),
             listens: AtomicBool::new(false),
         });
         let mut ports = lock(ports());
-        if wish.port == 0 {
-            return ports.take_any(wish.space, &owner);
+        if request.port == 0 {
+            return ports.take_any(request.space, &owner);
         }
-        let port = wish.port;
+        let port = request.port;
         if let Some(first_free) = missing_privilege(port)? {
             return Err(PortError::Privileged { port, first_free });
         }
         let key = Key {
-            space: wish.space,
-            port: wish.port,
+            space: request.space,
+            port: request.port,
         };
         match ports.take(key, &owner)? {
             None => Ok(PortClaim { key, owner }),
-            Some(conflict) => Err(conflict.error(wish.port)),
+            Some(conflict) => Err(conflict.error(request.port)),
         }
     }
 
@@ -369,23 +384,23 @@ impl PortClaim {
     pub fn listen(&self) -> Result<(), PortError> {
         let conflict = |conflict: Conflict| conflict.error(self.key.port);
         let mut ports = lock(ports());
-        let reaches = &self.owner.reaches;
-        let Some(port) = ports.held.get_mut(&self.key) else {
+        let addresses = &self.owner.addresses;
+        let Some(port) = ports.by_key.get_mut(&self.key) else {
             // Not reached: while the claim exists, its port has an owner.
-            return Err(conflict(Conflict::of(reaches)));
+            return Err(conflict(Conflict::of(addresses)));
         };
         let other = |owner: &&Arc<Owner>| !Arc::ptr_eq(owner, &self.owner);
         let mut others = port.owners.iter().filter(other);
-        if let Some(other) = others.find(|owner| owner.meets(reaches)) {
-            return Err(conflict(Conflict::between(reaches, &other.reaches)));
+        if let Some(other) = others.find(|owner| owner.overlaps(addresses)) {
+            return Err(conflict(Conflict::between(addresses, &other.addresses)));
         }
-        let Some(names) = port.take_alone(self.key, reaches)? else {
-            return Err(conflict(Conflict::of(reaches)));
+        let Some(names) = port.claim_exclusive(self.key, addresses)? else {
+            return Err(conflict(Conflict::of(addresses)));
         };
         let lookup = Lookup::new()?;
-        for reach in reaches {
-            if let Some(other) = port.is_shared_elsewhere(&lookup, self.key, *reach)? {
-                return Err(conflict(Conflict::between(reaches, &[other])));
+        for address in addresses {
+            if let Some(other) = port.is_shared_elsewhere(&lookup, self.key, *address)? {
+                return Err(conflict(Conflict::between(addresses, &[other])));
             }
         }
         port.names.extend(names);
@@ -397,16 +412,17 @@ impl PortClaim {
 impl Drop for PortClaim {
     fn drop(&mut self) {
         let mut ports = lock(ports());
-        let Some(port) = ports.held.get_mut(&self.key) else {
+        let Some(port) = ports.by_key.get_mut(&self.key) else {
             return;
         };
         port.owners.retain(|owner| !Arc::ptr_eq(owner, &self.owner));
         let owners = &port.owners;
-        let held = |reach: &Reach| owners.iter().any(|owner| owner.reaches.contains(reach));
-        port.names.retain(|reach, _| held(reach));
-        port.shared.retain(|reach, _| held(reach));
+        let held =
+            |address: &BindAddress| owners.iter().any(|owner| owner.addresses.contains(address));
+        port.names.retain(|address, _| held(address));
+        port.shared.retain(|address, _| held(address));
         if port.owners.is_empty() {
-            ports.held.remove(&self.key);
+            ports.by_key.remove(&self.key);
         }
     }
 }
@@ -420,7 +436,7 @@ impl Ports {
         for step in 0..count {
             let port = range.start() + ((start + step) % count) as u16;
             let key = Key { space, port };
-            let usable = !self.held.contains_key(&key) && (port != self.last || count == 1);
+            let usable = !self.by_key.contains_key(&key) && (port != self.last || count == 1);
             if usable && self.take(key, owner)?.is_none() {
                 self.last = port;
                 let owner = Arc::clone(owner);
@@ -432,46 +448,46 @@ impl Ports {
 
     /// Adds `owner` to the owners of a port, unless another owner conflicts.
     fn take(&mut self, key: Key, owner: &Arc<Owner>) -> io::Result<Option<Conflict>> {
-        let nobody = Port::default();
-        let held = self.held.get(&key).unwrap_or(&nobody);
-        let in_the_way = |other: &Arc<Owner>| {
+        let unused = Port::default();
+        let port = self.by_key.get(&key).unwrap_or(&unused);
+        let conflicts = |other: &Arc<Owner>| {
             let both_share = other.shares() && owner.shares();
-            !both_share && other.meets(&owner.reaches)
+            !both_share && other.overlaps(&owner.addresses)
         };
-        if let Some(other) = held.owners.iter().find(|other| in_the_way(other)) {
-            return Ok(Some(Conflict::between(&owner.reaches, &other.reaches)));
+        if let Some(other) = port.owners.iter().find(|other| conflicts(other)) {
+            return Ok(Some(Conflict::between(&owner.addresses, &other.addresses)));
         }
-        let with_same = Some(Conflict::of(&owner.reaches));
-        let with = |other: Reach| Some(Conflict::between(&owner.reaches, &[other]));
+        let with_same = Some(Conflict::of(&owner.addresses));
+        let with = |other: BindAddress| Some(Conflict::between(&owner.addresses, &[other]));
         let lookup = Lookup::new()?;
         let (mut names, mut shared) = (Vec::new(), Vec::new());
         if owner.shares() {
-            match held.take_shares(key, &owner.reaches)? {
+            match port.claim_shared(key, &owner.addresses)? {
                 Some(taken) => shared = taken,
                 None => return Ok(with_same),
             }
-            for reach in &owner.reaches {
-                if !held.names.contains_key(reach) && lookup.is_taken(&key.name(*reach))? {
+            for address in &owner.addresses {
+                if !port.names.contains_key(address) && lookup.is_taken(&key.name(*address))? {
                     return Ok(with_same);
                 }
             }
         } else {
-            match held.take_alone(key, &owner.reaches)? {
+            match port.claim_exclusive(key, &owner.addresses)? {
                 Some(taken) => names = taken,
                 None => return Ok(with_same),
             }
-            for reach in &owner.reaches {
-                if let Some(other) = held.is_shared_elsewhere(&lookup, key, *reach)? {
+            for address in &owner.addresses {
+                if let Some(other) = port.is_shared_elsewhere(&lookup, key, *address)? {
                     return Ok(with(other));
                 }
             }
         }
-        for reach in &owner.reaches {
-            if let Some(other) = held.is_elsewhere(&lookup, key, *reach)? {
+        for address in &owner.addresses {
+            if let Some(other) = port.is_exclusive_elsewhere(&lookup, key, *address)? {
                 return Ok(with(other));
             }
         }
-        let port = self.held.entry(key).or_default();
+        let port = self.by_key.entry(key).or_default();
         port.names.extend(names);
         port.shared.extend(shared);
         port.owners.push(Arc::clone(owner));
@@ -479,20 +495,20 @@ impl Ports {
     }
 }
 
-/// Returns the other reaches whose names can conflict with `reach`.
-fn others(reach: Reach) -> Vec<Reach> {
-    let all = match reach {
-        Reach::One(address) => return vec![Reach::all_like(address)],
+/// Returns the other addresses whose names can conflict with `address`.
+fn others(address: BindAddress) -> Vec<BindAddress> {
+    let all = match address {
+        BindAddress::One(address) => return vec![BindAddress::wildcard_of(address)],
         all => all,
     };
     let interfaces = list_interfaces().unwrap_or_else(|error| {
-        tracing::debug!(%error, "the kernel does not tell the addresses");
+        tracing::debug!(%error, "cannot list the addresses of this host");
         Vec::new()
     });
     let addresses = interfaces.iter().flat_map(|i| &i.addresses);
     addresses
-        .map(|address| Reach::One(address.ip()))
-        .filter(|one| one.meets(all))
+        .map(|address| BindAddress::One(address.ip()))
+        .filter(|one| one.overlaps(all))
         .collect()
 }
 
@@ -502,10 +518,10 @@ mod tests {
 
     const LOOPBACK: &str = "127.0.0.1";
     /// Not an address of an interface. A port can be claimed at an address that is not present.
-    const ELSEWHERE: &str = "127.0.0.2";
+    const OTHER_ADDRESS: &str = "127.0.0.2";
 
-    fn wish(address: &str, port: u16) -> PortWish {
-        PortWish {
+    fn request(address: &str, port: u16) -> PortRequest {
+        PortRequest {
             space: PortSpace::Tcp,
             address: address.parse().unwrap(),
             port,
@@ -515,73 +531,73 @@ mod tests {
     }
 
     fn any(address: &str) -> PortClaim {
-        PortClaim::take(wish(address, 0)).unwrap()
+        PortClaim::take(request(address, 0)).unwrap()
     }
 
     /// Every conflict of these tests is with the wildcard or a loopback address.
     #[track_caller]
-    fn refused(wish: PortWish) {
-        let error = PortClaim::take(wish).unwrap_err();
+    fn refused(request: PortRequest) {
+        let error = PortClaim::take(request).unwrap_err();
         assert_eq!(error.errno(), libc::EADDRNOTAVAIL, "{error}");
     }
 
     #[test]
-    fn two_binds_to_one_address_of_a_device_are_one_too_many() {
-        const OF_A_DEVICE: &str = "192.0.2.1";
-        let claim = any(OF_A_DEVICE);
-        let error = PortClaim::take(wish(OF_A_DEVICE, claim.port())).unwrap_err();
+    fn second_bind_to_a_device_address_fails_with_eaddrinuse() {
+        const DEVICE_ADDRESS: &str = "192.0.2.1";
+        let claim = any(DEVICE_ADDRESS);
+        let error = PortClaim::take(request(DEVICE_ADDRESS, claim.port())).unwrap_err();
         assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
     }
 
     #[test]
-    fn a_port_is_one_s_own_at_its_address_and_in_its_space() {
+    fn a_claim_excludes_only_its_address_and_port_space() {
         let claim = any(LOOPBACK);
         let port = claim.port();
         assert!(local_port_range().contains(&port));
-        refused(wish(LOOPBACK, port));
-        PortClaim::take(wish(ELSEWHERE, port)).unwrap();
-        let udp = PortWish {
+        refused(request(LOOPBACK, port));
+        PortClaim::take(request(OTHER_ADDRESS, port)).unwrap();
+        let udp = PortRequest {
             space: PortSpace::Udp,
-            ..wish(LOOPBACK, port)
+            ..request(LOOPBACK, port)
         };
         PortClaim::take(udp).unwrap();
         drop(claim);
-        PortClaim::take(wish(LOOPBACK, port)).unwrap();
+        PortClaim::take(request(LOOPBACK, port)).unwrap();
     }
 
     #[test]
-    fn all_addresses_and_one_of_them_exclude_each_other() {
+    fn wildcard_and_specific_bind_conflict() {
         let claim = any("0.0.0.0");
-        refused(wish(LOOPBACK, claim.port()));
-        refused(wish("0.0.0.0", claim.port()));
-        PortClaim::take(wish("::1", claim.port())).unwrap();
+        refused(request(LOOPBACK, claim.port()));
+        refused(request("0.0.0.0", claim.port()));
+        PortClaim::take(request("::1", claim.port())).unwrap();
         let claim = any("::1");
-        refused(wish("::", claim.port()));
-        PortClaim::take(wish("0.0.0.0", claim.port())).unwrap();
+        refused(request("::", claim.port()));
+        PortClaim::take(request("0.0.0.0", claim.port())).unwrap();
     }
 
     #[test]
-    fn all_addresses_of_ipv6_are_those_of_ipv4_too_unless_it_is_said() {
-        let claim = PortClaim::take(PortWish {
+    fn ipv6_wildcard_covers_ipv4_unless_v6_only() {
+        let claim = PortClaim::take(PortRequest {
             both_versions: true,
-            ..wish("::", 0)
+            ..request("::", 0)
         });
         let claim = claim.unwrap();
-        refused(wish(LOOPBACK, claim.port()));
-        refused(wish("0.0.0.0", claim.port()));
+        refused(request(LOOPBACK, claim.port()));
+        refused(request("0.0.0.0", claim.port()));
         let claim = any("::");
-        PortClaim::take(wish("0.0.0.0", claim.port())).unwrap();
+        PortClaim::take(request("0.0.0.0", claim.port())).unwrap();
     }
 
     #[test]
-    fn a_port_is_shared_if_all_wish_so_and_nobody_listens() {
-        let shared = |port| PortWish {
+    fn a_port_is_shared_if_all_reuse_it_and_none_listens() {
+        let shared = |port| PortRequest {
             reuse: true,
-            ..wish(LOOPBACK, port)
+            ..request(LOOPBACK, port)
         };
         let first = PortClaim::take(shared(0)).unwrap();
         let second = PortClaim::take(shared(first.port())).unwrap();
-        refused(wish(LOOPBACK, first.port()));
+        refused(request(LOOPBACK, first.port()));
         assert!(first.listen().is_err());
         drop(second);
         first.listen().unwrap();
@@ -589,33 +605,33 @@ mod tests {
     }
 
     #[test]
-    fn processes_share_a_port_as_identifiers_of_one_do() {
-        let shared = |address, port| PortWish {
+    fn processes_share_a_port_under_the_same_rules() {
+        let shared = |address, port| PortRequest {
             reuse: true,
-            ..wish(address, port)
+            ..request(address, port)
         };
         let free = any(LOOPBACK);
         let key = free.key;
         drop(free);
-        let one = Reach::of(LOOPBACK.parse().unwrap());
+        let one = BindAddress::of(LOOPBACK.parse().unwrap());
         // The name that another process holds when it shares the port.
         let (_, name) = key.shared_names(one).next().unwrap();
         let other = Name::take(&name).unwrap().unwrap();
-        let ours = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
+        let own = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
         let everywhere = PortClaim::take(shared("0.0.0.0", key.port)).unwrap();
         drop(everywhere);
-        assert_eq!(ours.listen().unwrap_err().errno(), libc::EADDRNOTAVAIL);
-        drop(ours);
-        refused(wish(LOOPBACK, key.port));
-        refused(wish("0.0.0.0", key.port));
-        PortClaim::take(wish(ELSEWHERE, key.port)).unwrap();
+        assert_eq!(own.listen().unwrap_err().errno(), libc::EADDRNOTAVAIL);
+        drop(own);
+        refused(request(LOOPBACK, key.port));
+        refused(request("0.0.0.0", key.port));
+        PortClaim::take(request(OTHER_ADDRESS, key.port)).unwrap();
         drop(other);
 
-        let ours = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
-        ours.listen().unwrap();
+        let own = PortClaim::take(shared(LOOPBACK, key.port)).unwrap();
+        own.listen().unwrap();
         let lookup = Lookup::new().unwrap();
         assert!(lookup.is_taken(&key.name(one)).unwrap());
-        drop(ours);
+        drop(own);
         // The name that another process holds when it does not share the port.
         let _alone = Name::take(&key.name(one)).unwrap().unwrap();
         refused(shared(LOOPBACK, key.port));
@@ -623,17 +639,17 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_processes_count() {
+    fn claims_of_other_processes_conflict() {
         let free = any(LOOPBACK);
         let key = free.key;
         drop(free);
         // The name that another process holds.
-        let name = Name::take(&key.name(Reach::AllV4)).unwrap().unwrap();
-        refused(wish(LOOPBACK, key.port));
-        refused(wish("0.0.0.0", key.port));
+        let name = Name::take(&key.name(BindAddress::AllV4)).unwrap().unwrap();
+        refused(request(LOOPBACK, key.port));
+        refused(request("0.0.0.0", key.port));
         drop(name);
-        let _name = Name::take(&key.name(Reach::of(LOOPBACK.parse().unwrap())));
-        refused(wish("0.0.0.0", key.port));
-        PortClaim::take(wish(ELSEWHERE, key.port)).unwrap();
+        let _name = Name::take(&key.name(BindAddress::of(LOOPBACK.parse().unwrap())));
+        refused(request("0.0.0.0", key.port));
+        PortClaim::take(request(OTHER_ADDRESS, key.port)).unwrap();
     }
 }

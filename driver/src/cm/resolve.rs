@@ -67,16 +67,16 @@ pub struct Path {
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
     /// A link-local address has no scope: EINVAL.
-    #[error("{0} is an address of one link: say of which, as in `{0}%eth0`")]
+    #[error("{0} is a link-local address: append the interface, as in `{0}%eth0`")]
     NoScope(IpAddr),
     /// The address does not belong to this host: EADDRNOTAVAIL.
     #[error("{0} is not an address of this host")]
     NotHere(IpAddr),
     /// The address belongs to an interface without a device: ENODEV.
-    #[error("{0} belongs to no device: `urxe devices` lists them, and why others are none")]
+    #[error("{0} belongs to an interface without a device: see `urxe devices`")]
     NoDevice(IpAddr),
     /// No device is active: ENODEV.
-    #[error("no device is active: `urxe devices` lists interfaces that are none, and why")]
+    #[error("no device is active: see `urxe devices`")]
     NoneActive,
     /// Source and destination have different IP versions: EINVAL.
     #[error("{from} cannot reach {to}: they are of different IP versions")]
@@ -95,7 +95,7 @@ pub enum ResolveError {
         source: io::Error,
     },
     /// The interfaces cannot be listed.
-    #[error("the kernel does not tell the interfaces: {0}")]
+    #[error("cannot list the interfaces: {0}")]
     System(#[source] io::Error),
 }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_an_interface_is_of_its_device() {
+    fn an_interface_address_resolves_to_its_device() {
         let bound = device_of(address("127.0.0.1")).unwrap();
         assert!(bound.device.is_loopback());
         let index = usize::from(bound.gid_index);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_others_and_of_no_device_are_told_apart() {
+    fn foreign_and_deviceless_addresses_have_different_errors() {
         let elsewhere = device_of(address("192.0.2.1")).unwrap_err();
         assert_eq!(elsewhere.errno(), libc::EADDRNOTAVAIL);
         // All of 127.0.0.0/8 is local, but only the addresses of an interface have GIDs.
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_need_their_link() {
+    fn link_local_addresses_need_a_scope() {
         for result in [
             device_of(address("fe80::1")).map(|_| ()),
             source_for(address("fe80::1")).map(|_| ()),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_chooses_the_source() {
+    fn the_source_address_follows_the_route() {
         let source = source_for(address("127.0.0.1")).unwrap();
         assert_eq!(source, with_port(address("127.0.0.1"), 0));
         check_route(source, address("127.0.0.1")).unwrap();

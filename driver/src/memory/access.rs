@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_copied_arrives_whole_wherever_it_begins_and_ends() {
+    fn copies_are_exact_at_every_offset_and_length() {
         let data: Vec<u8> = (1..=40).collect();
         let mut memory = [0_u64; 8];
         let base = memory.as_mut_ptr() as u64;
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_an_error_and_not_a_signal() {
+    fn unmapped_memory_is_an_error_not_a_signal() {
         assert!(can_fault());
         let page = rustix::param::page_size();
         let mut map = memmap2::MmapMut::map_anon(2 * page).unwrap();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_cannot_be_written_by_way_of_the_kernel_either() {
+    fn fallible_copies_fail_for_read_only_memory() {
         static CONSTANT: [u64; 2] = [7; 2];
         let addr = CONSTANT.as_ptr() as u64;
         // SAFETY: both calls fail without writing: the page is read-only.

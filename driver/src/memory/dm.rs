@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_aligned_as_asked_and_limited_in_all() {
+    fn allocations_are_aligned_and_limited_in_total() {
         for log_align in [0, 6, 12, MAX_LOG_ALIGN] {
             let dm = DeviceMemory::allocate(1000, log_align).unwrap();
             assert!(dm.addr().is_multiple_of(1 << log_align));

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_mapped_where_it_begins() {
+    fn a_dma_buffer_is_mapped_from_its_offset() {
         let file = file(10_000);
         file.write_all_at(b"here", 5000).unwrap();
         let map = DmaBuf::map_file(file.as_fd(), 5000, 4, true).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_has_to_lie_within_it() {
+    fn window_range_must_be_within_the_region() {
         let file = file(10_000);
         for (offset, len) in [(0, 10_001), (10_000, 1), (u64::MAX, 8), (5, 0)] {
             let refused = DmaBuf::map_file(file.as_fd(), offset, len, false).unwrap_err();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_there_is_brought_in_and_what_is_not_is_an_error_to_who_waits() {
+    fn prefetch_populates_memory_and_reports_unmapped_ranges() {
         let fixture = Fixture::new(ON_DEMAND);
         let (good, bad) = (
             fixture.part(0, fixture.page),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_to_write_needs_a_region_for_writing() {
+    fn scatter_needs_local_write() {
         let fixture = Fixture::new(Access::ON_DEMAND);
         let part = fixture.part(0, 8);
         assert_eq!(fixture.advise(Advice::Read, part, true), 0);

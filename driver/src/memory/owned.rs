@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_is_registered_where_it_lies() {
+    fn a_vector_is_registered_in_place() {
         let pd = Pd::new();
         let data: Vec<u8> = (0..200).collect();
         let at = data.as_ptr() as u64;
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_without_bytes_is_refused() {
+    fn a_region_of_length_zero_is_refused() {
         let pd = Pd::new();
         let empty = OwnedRegion::zeroed(&pd, 0, Access::LOCAL_WRITE).unwrap_err();
         assert_eq!(empty.errno(), libc::EINVAL);

@@ -1,4 +1,4 @@
-//! What programs hold: the calls on objects that need the paths of packets.
+//! The objects that programs use: the calls on objects that need the paths of packets.
 
 pub mod context;
 pub mod cq;

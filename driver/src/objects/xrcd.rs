@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn domain_is_found_by_its_file_while_somebody_has_it() {
+    fn an_open_xrc_domain_is_found_by_its_file() {
         let device = loopback();
         let file = file();
         let same = file.try_clone().unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn domain_has_as_many_queues_as_there_are_numbers() {
+    fn shared_queues_are_limited_by_the_free_numbers() {
         let domain = Xrcd::open(&loopback(), None, CREATE).unwrap();
         let events = Arc::new(EventQueue::of_rare_events().unwrap());
         let cq = CqInit {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_of_other_files_and_of_none_are_others() {
+    fn xrc_domains_of_different_files_differ() {
         let device = loopback();
         let (one, two) = (file(), file());
         let open = |file| Xrcd::open(&device, file, CREATE).unwrap();

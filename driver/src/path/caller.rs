@@ -50,7 +50,7 @@ impl Engine {
     /// Begins a wait of the calling thread. `None` while there is no network part to receive from.
     pub(crate) fn wait(&self) -> Option<Waiter<'_>> {
         let network = self.network.get()?;
-        self.waker.handover().enter();
+        self.waker.handoff().enter();
         Some(Waiter {
             engine: self,
             network,
@@ -87,7 +87,7 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if self.engine.waker.handover().leave() {
+        if self.engine.waker.handoff().leave() {
             self.engine.waker.wake();
         }
     }

@@ -2,7 +2,7 @@
 
 use super::flush_timer::TimerFd;
 use super::groups::Groups;
-use super::rooms::Rooms;
+use super::writable::WritableWaiters;
 use crate::loss::DescriptorLoss;
 use crate::ports::{BatchPool, Ports, Receiver, Waker, WatchSet};
 use crate::queues::cq::{Cq, CqMonitor};
@@ -62,7 +62,7 @@ pub struct Engine {
     pub(super) timers: Timers,
     /// The limits of bytes in flight to each process of this host.
     pub(super) limiters: DestinationLimiters<Qp>,
-    /// Queue pairs that have more to send than one turn.
+    /// Queue pairs that have more to send than one budget.
     pub(super) ready: Mutex<Vec<Arc<Qp>>>,
     /// Set when `ready` may have entries; read without a lock.
     pub(super) has_ready: AtomicBool,
@@ -87,7 +87,7 @@ pub(super) struct Network {
     /// Queue pairs with deferred sends or a delayed ACK.
     pub(super) deferred: Deferred<Arc<Qp>, TimerFd>,
     /// Queue pairs that wait for a socket to have room.
-    pub(super) rooms: Rooms,
+    pub(super) writable: WritableWaiters,
     pub(super) watch: Arc<WatchSet>,
 }
 
@@ -182,14 +182,14 @@ impl Engine {
         raw.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
     }
 
-    /// Adds a queue pair that has more to send than one turn.
+    /// Adds a queue pair that has more to send than one budget.
     pub(super) fn add_ready(&self, qp: Arc<Qp>) {
         lock(&self.ready).push(qp);
         self.has_ready.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Removes the queue pairs that have more to send than one turn, and returns them.
+    /// Removes the queue pairs that have more to send than one budget, and returns them.
     pub(super) fn take_ready(&self) -> Vec<Arc<Qp>> {
         if !self.has_ready.load(Ordering::Acquire) {
             return Vec::new();

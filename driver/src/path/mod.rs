@@ -5,28 +5,28 @@
 //! while no thread of the program calls. [`crate::scheduling`] decides which.
 //!
 //! - [`engine`]: the state of one process: its sockets, queue pairs, timers, lists.
-//! - [`rx`]: from a socket to queue pairs. [`tx`]: what queue pairs want done, and those that wait
-//!   for their turn to send. [`rooms`]: those that wait for room in a socket.
+//! - [`rx`]: from a socket to queue pairs. [`tx`]: application of effects, and those that wait
+//!   to be scheduled. [`writable`]: those that wait until a socket is writable.
 //! - [`drive`]: one round of receiving, timers and pending work. [`caller`]: the calls of programs.
-//! - [`open`]: opening the network. [`leaving`]: the end of the process.
+//! - [`open`]: opening the network. [`exit`]: the end of the process.
 //! - [`report`]: counters.
 
 mod caller;
 mod drive;
 mod engine;
+mod exit;
 mod flush_timer;
 mod groups;
-mod leaving;
 mod open;
 mod panics;
 mod progress;
 mod report;
-mod rooms;
 mod rx;
 mod tx;
+mod writable;
 
 pub(crate) use caller::Waiter;
 pub use engine::{Engine, EngineCounters};
-pub use leaving::is_leaving;
+pub use exit::is_exiting;
 pub use open::get;
 pub use report::{Counts, DeviceReport, Report};

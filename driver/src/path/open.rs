@@ -1,11 +1,11 @@
 //! The engine of the process, and opening its network part.
 
 use super::engine::{Engine, Network};
+use super::exit;
 use super::flush_timer::TimerFd;
 use super::groups::{Groups, Joined};
-use super::leaving;
 use super::progress;
-use super::rooms::Rooms;
+use super::writable::WritableWaiters;
 use crate::per_process::PerProcess;
 use crate::ports::{Ports, WatchSet};
 use crate::queues::gsi::{Gsi, GsiResources};
@@ -26,8 +26,8 @@ static ENGINE: PerProcess<Engine> = PerProcess::new();
 /// The engine of this process. A forked child has another one than its parent, and so has a process
 /// that has closed the descriptors of its first one.
 ///
-/// Objects do not hold a reference to it, which would be that of the parent in a child. The calls of
-/// programs get it here and pass it on; nothing below them calls this function.
+/// Objects do not hold a reference to it, which would be that of the parent in a child. The calls
+/// of programs get it here and pass it on; nothing below them calls this function.
 pub fn get() -> &'static Engine {
     ENGINE.get(Engine::new)
 }
@@ -62,8 +62,8 @@ impl Engine {
 
     fn open_network(&self, shared: Arc<Shared>) -> io::Result<Network> {
         let watch = Arc::new(WatchSet::new(self.waker.open()?, shared.fd())?);
-        let rooms = Rooms::new()?;
-        watch.watch_control(rooms.as_fd())?;
+        let writable = WritableWaiters::new()?;
+        watch.watch_control(writable.as_fd())?;
         let deferred = Deferred::with(TimerFd::new(&self.loss)?);
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         let ports = Arc::new(Ports::new(
@@ -87,7 +87,7 @@ impl Engine {
             groups: Groups::default(),
             forwarded: Mutex::default(),
             deferred,
-            rooms,
+            writable,
             watch,
         })
     }
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Returns what a new queue pair shares with the others.
+    /// Returns the parts that a new queue pair shares with the others.
     pub(crate) fn qp_resources(&'static self) -> Result<QpResources, OpenError> {
         Ok(QpResources {
             batches: Arc::clone(&self.batches),
@@ -217,6 +217,6 @@ fn starting(source: io::Error) -> OpenError {
 extern "C" fn leave() {
     // Neither a panic nor a pending cancellation may change the way in which the process ends.
     thread::without_cancellation(|| {
-        let _ = std::panic::catch_unwind(|| leaving::leave(get()));
+        let _ = std::panic::catch_unwind(|| exit::close_network(get()));
     });
 }

@@ -19,7 +19,7 @@
 
 use super::engine::{Engine, Network};
 use crate::scheduling::adaptive::{AdaptivePolling, CpuTimes, Interval};
-use crate::scheduling::handover::Mode;
+use crate::scheduling::handoff::Mode;
 use crate::scheduling::limits::{CHECK_INTERVAL, GIVE_WAY};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -73,7 +73,7 @@ impl ProgressThread {
             let round = AssertUnwindSafe(|| self.round());
             if catch_unwind(round).is_err() {
                 self.policy = AdaptivePolling::default();
-                self.engine.waker.handover().wake_up();
+                self.engine.waker.handoff().wake_up();
                 self.engine.panicked();
                 std::thread::sleep(PANIC_PAUSE);
             }
@@ -86,7 +86,7 @@ impl ProgressThread {
         if engine.take_panicked() {
             engine.fail_all();
         }
-        let mode = self.policy.choose(polling, engine.waker.handover(), now());
+        let mode = self.policy.choose(polling, engine.waker.handoff(), now());
         if mode != Mode::YieldingToPolls {
             engine.send_delayed_acks();
         }
@@ -103,7 +103,7 @@ impl ProgressThread {
         }
         if control {
             engine.waker.clear();
-            engine.use_rooms();
+            engine.serve_writable();
         }
         if flush {
             engine.send_late();
@@ -135,8 +135,8 @@ impl ProgressThread {
         // While packets follow closely, or work is pending, the thread polls without sleeping.
         let is_urgent = || interval.busy_polls || engine.has_pending();
         let next = || if is_urgent() { Time(0) } else { next() };
-        let handover = engine.waker.handover();
-        let timeout = timeout_until(handover.fall_asleep(deadline, next));
+        let handoff = engine.waker.handoff();
+        let timeout = timeout_until(handoff.fall_asleep(deadline, next));
         let (control, sockets) = (network.watch.control(), network.watch.sockets());
         let mut fds = [
             PollFd::new(&control, PollFlags::IN),
@@ -145,7 +145,7 @@ impl ProgressThread {
         ];
         let watched = if mode == Mode::Watching { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
-        handover.wake_up();
+        handoff.wake_up();
         if polled.is_err() {
             return Some(Woken::default());
         }

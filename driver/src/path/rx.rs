@@ -79,7 +79,7 @@ impl Engine {
     /// Does the work of the progress thread alone: datagrams that other processes forwarded, and
     /// messages between processes about the port.
     pub(super) fn serve(&self, network: &Network) {
-        network.gsi.check_ends();
+        network.gsi.check_exits();
         let mut receiver = Ordered::take(Rank::Forwarded, || lock(&network.forwarded));
         self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
             match network.shared.recv_forwarded(batch, f) {
@@ -159,7 +159,7 @@ impl Engine {
         if dest_qp == Qpn::GSI {
             *current = None;
             if let Some(network) = self.network.get() {
-                network.gsi.arrived(datagram, &packet);
+                network.gsi.enqueue(datagram, &packet);
             }
             return;
         }
@@ -196,7 +196,7 @@ impl Engine {
             // The table has been locked since the queue pair received.
             let Some(qp) = qps.get(qpn) else { continue };
             let may_delay =
-                caller == Caller::Poll && self.waker.handover().leaves_packets_to_polls();
+                caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
             let empty_polls = may_delay.then(|| self.polling.empty_polls());
             let effects = qp.answer(empty_polls, regions);
             let delays_ack = effects.delayed_ack;

@@ -1,4 +1,4 @@
-//! What queue pairs want done, and the queue pairs that wait to send.
+//! Application of the effects of calls on queue pairs, and the queue pairs that wait to send.
 
 use super::engine::Engine;
 use crate::memory::regions::{RegionTable, regions};
@@ -7,14 +7,15 @@ use std::sync::Arc;
 use urxe_proto::time::Time;
 
 impl Engine {
-    /// Does what a queue pair wants done, except for a delayed ACK, see [`Engine::delay_ack`].
+    /// Applies the effects of a call on a queue pair, except for a delayed ACK, see
+    /// [`Engine::delay_ack`].
     pub(crate) fn apply(&self, qp: &Arc<Qp>, effects: Effects) {
         let Effects {
             deadline,
             delayed_until,
             ready,
             delayed_ack: _,
-            room,
+            blocked_on,
             coalesced,
             acks_delayed,
         } = effects;
@@ -27,13 +28,13 @@ impl Engine {
         if deadline != Time::NEVER {
             let is_first = self.timers.add(qp.qpn(), deadline);
             // While the program polls, its polls run the timers.
-            if is_first && !self.waker.handover().leaves_packets_to_polls() {
+            if is_first && !self.waker.handoff().leaves_packets_to_polls() {
                 self.waker.deadline_moved(deadline);
             }
         }
         self.waker.deadline_moved(delayed_until);
-        if let (Some(socket), Some(network)) = (room, self.network.get()) {
-            network.rooms.add(qp, &socket);
+        if let (Some(socket), Some(network)) = (blocked_on, self.network.get()) {
+            network.writable.add(qp, &socket);
         }
         if ready {
             self.add_ready(Arc::clone(qp));
@@ -41,12 +42,13 @@ impl Engine {
     }
 
     /// Adds a queue pair to the list of those with a delayed ACK. Sends the ACK if it may no longer
-    /// be delayed: the progress thread reads the list after it has stored that it sleeps for longer.
+    /// be delayed: the progress thread reads the list after it has stored that it sleeps for
+    /// longer.
     pub(super) fn delay_ack(&self, qp: &Arc<Qp>, regions: &RegionTable) {
         if let Some(network) = self.network.get() {
             network.deferred.add_ack(Arc::clone(qp));
         }
-        if !self.waker.handover().leaves_packets_to_polls() {
+        if !self.waker.handoff().leaves_packets_to_polls() {
             let effects = qp.send_delayed_ack(regions);
             self.apply(qp, effects);
         }
@@ -56,7 +58,7 @@ impl Engine {
     /// completion queue is armed, the program may sleep outside urxe's calls, so no call would send
     /// them.
     pub(crate) fn polls_unless_armed(&self) -> Option<u64> {
-        (!self.waker.handover().is_armed()).then(|| self.polling.polls())
+        (!self.waker.handoff().is_armed()).then(|| self.polling.polls())
     }
 
     /// Notes that sends of a queue pair are deferred from `now` on. `is_listed` says that the queue
@@ -74,8 +76,8 @@ impl Engine {
         self.send_deferred();
     }
 
-    /// Sends the deferred sends only: the program has come back, and may still answer messages. The
-    /// caller must hold no lock.
+    /// Sends the deferred sends only: the program has called again, and may still answer messages.
+    /// The caller must hold no lock.
     pub(super) fn send_deferred(&self) {
         if let Some(network) = self.network.get() {
             network.deferred.take_all(|qp| {
@@ -127,8 +129,8 @@ impl Engine {
         })
     }
 
-    /// Gives a turn to each queue pair that has more to send. True when there were any. The caller
-    /// must hold no lock.
+    /// Lets each queue pair that has more to send spend one budget. True when there were any. The
+    /// caller must hold no lock.
     pub(super) fn run_ready(&self) -> bool {
         let ready = self.take_ready();
         for qp in &ready {
@@ -139,16 +141,16 @@ impl Engine {
     }
 
     /// Lets queue pairs send whose sockets have room. The caller must hold no lock.
-    pub(super) fn use_rooms(&self) {
+    pub(super) fn serve_writable(&self) {
         let Some(network) = self.network.get() else {
             return;
         };
-        for (qp, socket) in network.rooms.take() {
+        for (qp, socket) in network.writable.take() {
             // A queue pair before this one may have filled the socket again.
             match socket.is_full() {
-                true => network.rooms.add(&qp, &socket),
+                true => network.writable.add(&qp, &socket),
                 false => {
-                    let effects = qp.room_found(regions().table());
+                    let effects = qp.on_writable(regions().table());
                     self.apply(&qp, effects);
                 }
             }

@@ -229,7 +229,7 @@ mod tests {
     use urxe_net::Options;
 
     #[test]
-    fn the_open_addresses_can_be_read_while_another_is_opened() {
+    fn the_port_list_is_readable_while_a_port_opens() {
         let shared = Shared::new(Options::default()).unwrap();
         let loss = Arc::<DescriptorLoss>::default();
         let waker = Arc::new(Waker::new(&loss));

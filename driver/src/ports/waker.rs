@@ -1,7 +1,7 @@
 //! Waking the progress thread, as its hand-off with the program's threads requires.
 
 use crate::loss::{DescriptorLoss, is_loss};
-use crate::scheduling::handover::Handover;
+use crate::scheduling::handoff::Handoff;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use urxe_proto::time::Time;
 /// wakes the thread.
 #[derive(Debug)]
 pub(crate) struct Waker {
-    handover: Handover,
+    handoff: Handoff,
     /// Readable when the thread must wake. Present once the thread exists.
     event: OnceLock<OwnedFd>,
     loss: Arc<DescriptorLoss>,
@@ -21,15 +21,15 @@ pub(crate) struct Waker {
 impl Waker {
     pub(crate) fn new(loss: &Arc<DescriptorLoss>) -> Self {
         Waker {
-            handover: Handover::new(),
+            handoff: Handoff::new(),
             event: OnceLock::new(),
             loss: Arc::clone(loss),
         }
     }
 
     /// Returns the hand-off.
-    pub(crate) fn handover(&self) -> &Handover {
-        &self.handover
+    pub(crate) fn handoff(&self) -> &Handoff {
+        &self.handoff
     }
 
     /// Returns the descriptor that [`Waker::wake`] makes readable. The first call creates it.
@@ -66,14 +66,14 @@ impl Waker {
 
     /// Wakes the progress thread if it would sleep past `at`, when there is work to do.
     pub(crate) fn deadline_moved(&self, at: Time) {
-        if self.handover.deadline_moved(at) {
+        if self.handoff.deadline_moved(at) {
             self.wake();
         }
     }
 
     /// Counts a completion queue that the program armed: it may sleep outside urxe's calls.
     pub(crate) fn arm(&self) {
-        if self.handover.arm() {
+        if self.handoff.arm() {
             self.wake();
         }
     }

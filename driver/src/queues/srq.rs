@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_event_comes_once_when_fewer_receives_wait() {
+    fn limit_event_is_raised_once_per_arming() {
         let mut queue = Queue::of(8);
         queue.post(4);
         queue.set_limit(3).unwrap();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_event_comes_at_once_when_armed_too_late() {
+    fn limit_event_is_immediate_when_armed_below_the_limit() {
         let queue = Queue::of(8);
         queue.post(2);
         queue.set_limit(2).unwrap();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_change_changes_nothing() {
+    fn a_refused_modify_changes_nothing() {
         let queue = Queue::of(4);
         queue.post(3);
         queue.set_limit(2).unwrap();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn resized_queue_holds_what_it_says() {
+    fn a_resized_queue_has_its_new_capacity() {
         let queue = Queue::of(1);
         queue.post(1);
         assert_eq!(queue.srq.post_receive(1, &[]), Err(PostError::Full));
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn event_of_a_queue_that_is_retired_is_taken_back() {
+    fn retiring_a_queue_retracts_its_event() {
         let queue = Queue::of(4);
         queue.set_limit(1).unwrap();
         queue.srq.retire();

@@ -1,6 +1,6 @@
 //! Adaptive polling: how the progress thread sleeps, by what it has observed of the program.
 
-use super::handover::{Handover, Mode};
+use super::handoff::{Handoff, Mode};
 use super::limits::{
     BUSY_POLL, BUSY_POLL_POLLS, BUSY_POLLS, CHECK_INTERVAL, CONTENTION, INTERVAL_PER_COST,
     LONG_MESSAGE, LONG_YIELD, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
@@ -95,9 +95,9 @@ struct Start {
 
 impl AdaptivePolling {
     /// Chooses how to sleep, from the calls of the program since the last choice.
-    pub(crate) fn choose(&mut self, polling: &Polling, handover: &Handover, now: Time) -> Mode {
+    pub(crate) fn choose(&mut self, polling: &Polling, handoff: &Handoff, now: Time) -> Mode {
         let polls = self.polls_all_the_time(polling, now) && now >= self.receives_until;
-        handover.choose(polls, &mut self.returns)
+        handoff.choose(polls, &mut self.returns)
     }
 
     /// Returns whether the program polls all the time.
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_long_yields_contention_is_expected_for_longer_each_time() {
+    fn each_long_yield_doubles_the_contention_time() {
         let mut contention = Contention::default();
         let mut now = Time(1_000_000_000);
         contention.yielded(now, LONG_YIELD - Duration::from_nanos(1));

@@ -5,9 +5,9 @@
 //!
 //! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.
 //! - ACKs are delayed only while the progress thread checks every few milliseconds
-//!   ([`Handover::leaves_packets_to_polls`]); its check sends them.
+//!   ([`Handoff::leaves_packets_to_polls`]); its check sends them.
 //!
-//! [`Handover::leaves_packets_to_polls`]: super::handover::Handover::leaves_packets_to_polls
+//! [`Handoff::leaves_packets_to_polls`]: super::handoff::Handoff::leaves_packets_to_polls
 
 use super::limits::FLUSH_TIMEOUT;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};

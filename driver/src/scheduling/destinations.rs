@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_until_the_limit_is_in_flight() {
+    fn bytes_in_flight_reach_the_limit() {
         let limiter = DestinationLimiter::<()>::new(3, 8 << 20, &Arc::default());
         limiter.changed(0, MAX_IN_FLIGHT - 1);
         assert!(limiter.is_free());

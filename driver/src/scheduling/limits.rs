@@ -11,8 +11,8 @@
 //! | which sends are coalesced | [`SENDS_AT_ONCE`] to [`MAX_BACK_OFF`] |
 //! | which acknowledgements are delayed | [`PROMPT_ANSWER`], [`PROMPT_ANSWERS`] |
 //! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`PROBED_SHARE_MIN`] |
-//! | how much one queue pair sends before the next is served | [`TURN`], [`FLUSH_CHARGE`] |
-//! | how long a batch waits for room in its socket | [`ROOM_TIMEOUT`] |
+//! | the bytes that one queue pair sends before the next is served | [`TX_BUDGET`], [`FLUSH_CHARGE`] |
+//! | how long a batch waits for space in its socket's send buffer | [`WRITABLE_TIMEOUT`] |
 
 use std::time::Duration;
 
@@ -142,8 +142,8 @@ pub(crate) const MAX_UNRELIABLE_IN_FLIGHT: u32 = 192 << 10;
 /// are.
 pub(crate) const PROBED_SHARE_MIN: u32 = 8 << 10;
 
-/// What a queue pair sends before the next one is served, in bytes.
-pub(crate) const TURN: u64 = 1 << 20;
+/// Bytes that a queue pair sends before the next one is served.
+pub(crate) const TX_BUDGET: u64 = 1 << 20;
 
 /// Least charge in bytes for one flush to the kernel, however small the batch: datagrams to many
 /// destinations need one flush each.
@@ -153,6 +153,6 @@ pub(crate) const FLUSH_CHARGE: u64 = 16 << 10;
 /// continues while the rest of the batch is handled.
 pub(crate) const ANSWER_INTERVAL: usize = 96 << 10;
 
-/// How long a batch waits for room in the socket. Then it is dropped, and the transport treats its
-/// packets like any that the network lost.
-pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(16);
+/// Longest time that a batch waits for space in the socket's send buffer. It is then dropped, and
+/// the transport recovers its packets as it does those that the network lost.
+pub(crate) const WRITABLE_TIMEOUT: Duration = Duration::from_millis(16);

@@ -4,7 +4,7 @@
 //! The policies here make no system call and know no object of the driver. [`crate::path`] asks
 //! them, and does what they decide. [`limits`] has their constants.
 //!
-//! - [`handover`]: either the progress thread or threads of the program receive.
+//! - [`handoff`]: either the progress thread or threads of the program receive.
 //! - [`polling`]: the record of the program's polls, and the detector of a program that polls
 //!   memory. [`adaptive`]: how the progress thread sleeps, by that record.
 //! - [`coalescing`]: which sends are deferred; [`delayed_ack`]: which acknowledgements;
@@ -18,7 +18,7 @@ pub(crate) mod coalescing;
 pub(crate) mod deferred;
 pub(crate) mod delayed_ack;
 pub(crate) mod destinations;
-pub(crate) mod handover;
+pub(crate) mod handoff;
 pub(crate) mod limits;
 pub mod moderation;
 pub(crate) mod polling;

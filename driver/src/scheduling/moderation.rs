@@ -52,7 +52,7 @@ impl Moderator {
 
     /// Counts a completion for which an event is requested, and decides about that event. `full` is
     /// whether the completion queue has no room for more.
-    pub(crate) fn judge(&mut self, full: bool, now: impl FnOnce() -> Time) -> Verdict {
+    pub(crate) fn decide(&mut self, full: bool, now: impl FnOnce() -> Time) -> Verdict {
         let Moderation { count, period } = self.moderation;
         self.pending = self.pending.saturating_add(1);
         let enough = count > 0 && self.pending >= count;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn verdicts(moderator: &mut Moderator, n: usize) -> Vec<Verdict> {
-        (0..n).map(|_| moderator.judge(false, || NOW)).collect()
+        (0..n).map(|_| moderator.decide(false, || NOW)).collect()
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_the_count_notifies_and_counting_begins_anew() {
+    fn moderation_notifies_after_each_count() {
         use Verdict::{Notify, Wait};
         let seen = verdicts(&mut moderator(3, 0), 6);
         assert_eq!(seen, [Wait, Wait, Notify, Wait, Wait, Notify]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_waits_for_nothing() {
-        assert_eq!(moderator(9, 0).judge(true, || NOW), Verdict::Notify);
+    fn a_full_completion_queue_notifies_at_once() {
+        assert_eq!(moderator(9, 0).decide(true, || NOW), Verdict::Notify);
     }
 }

@@ -134,7 +134,8 @@ impl Polling {
         add(&self.polls, 1);
     }
 
-    /// Runs `work` as a poll that found no completion, records its duration, and returns its result.
+    /// Runs `work` as a poll that found no completion, records its duration, and returns its
+    /// result.
     /// `work` returns whether there was any; if there was none and its second argument is true, it
     /// yields the processor.
     pub(crate) fn empty_poll(&self, work: impl FnOnce(Time, bool) -> bool) -> bool {
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_arrived_write_is_taken_once() {
+    fn a_detected_write_is_reported_once() {
         let polling = Polling::default();
         assert!(!polling.take_written());
         polling.wrote();

@@ -19,7 +19,7 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC);
 
 /// Timeout of each wait: a test that exceeds it counts as hung.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One end of a connection.
 pub struct End {
@@ -197,7 +197,7 @@ impl End {
         let start = Instant::now();
         let mut one = [None];
         while self.cq.poll(&mut one) == 0 {
-            assert!(start.elapsed() < PATIENCE, "no completion came");
+            assert!(start.elapsed() < TEST_TIMEOUT, "no completion");
         }
         one[0].unwrap()
     }

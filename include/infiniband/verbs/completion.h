@@ -24,7 +24,7 @@ struct ibv_pd;
 struct ibv_poll_cq_attr;
 struct ibv_wc_tm_info;
 
-/* Why a work request completed; anything but 0 is an error. */
+/* The status of a completion; any value but 0 is an error. */
 enum ibv_wc_status {
     IBV_WC_SUCCESS = 0,
     IBV_WC_LOC_LEN_ERR = 1,
@@ -52,7 +52,7 @@ enum ibv_wc_status {
     IBV_WC_TM_RNDV_INCOMPLETE = 23,
 };
 
-/* What completed. Bit 7 set: the receive side. */
+/* The operation that completed. Bit 7 is set for receives. */
 enum ibv_wc_opcode {
     IBV_WC_SEND = 0,
     IBV_WC_RDMA_WRITE = 1,
@@ -80,7 +80,7 @@ enum {
     IBV_WC_IP_CSUM_OK_SHIFT = 2,
 };
 
-/* What an extended completion queue must be able to report. */
+/* The fields that an extended completion queue can report. */
 enum ibv_create_cq_wc_flags {
     IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
     IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -159,8 +159,8 @@ struct ibv_wc_tm_info {
 };
 
 /*
- * An extended completion queue: an ibv_cq, then the entry being read and the functions that read
- * it.
+ * An extended completion queue: an ibv_cq, then fields of the current completion and the functions
+ * that read the others.
  */
 struct ibv_cq_ex {
     struct ibv_context *context;
@@ -221,7 +221,7 @@ enum ibv_create_cq_attr_flags {
     IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1,
 };
 
-/* How to create an extended completion queue. */
+/* The attributes for creating an extended completion queue. */
 struct ibv_cq_init_attr_ex {
     uint32_t cqe;
     void *cq_context;

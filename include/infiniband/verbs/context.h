@@ -78,7 +78,7 @@ struct ibv_xrcd_init_attr;
 struct _compat_ibv_port_attr;
 struct verbs_ex_private;
 
-/* What abi_compat of an ibv_context holds when a verbs_context surrounds it. */
+/* The value of abi_compat in an ibv_context that is part of a verbs_context. */
 #ifdef __cplusplus
 #define __VERBS_ABI_IS_EXTENDED ((void *)std::numeric_limits<uintptr_t>::max())
 #else
@@ -125,7 +125,7 @@ struct ibv_context_ops {
     void *(*_compat_async_event)(void);
 };
 
-/* An opened device. abi_compat all ones says that a verbs_context surrounds it. */
+/* An opened device. If abi_compat is all ones, it is part of a verbs_context. */
 struct ibv_context {
     struct ibv_device *device;
     struct ibv_context_ops ops;
@@ -137,8 +137,8 @@ struct ibv_context {
 };
 
 /*
- * What surrounds an ibv_context, its last member. New functions are added at the front, and sz
- * says how much of it there is.
+ * The extended context, whose last member is the ibv_context. New functions are added at the
+ * front; sz is the size of the structure.
  */
 struct verbs_context {
     void (*free_buf)(struct ibv_buf *buf);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The calls that move data: posting, polling and arming. They are inline, straight through the
- * function pointers of the object, so that a program pays one indirect call and no more.
+ * The calls of the data path: posting, polling and arming. They are inline and call the function
+ * pointers of the object, so each costs one indirect call.
  */
 #ifndef URXE_VERBS_DATA_PATH_H
 #define URXE_VERBS_DATA_PATH_H
@@ -43,43 +43,43 @@ static inline int ibv_post_wq_recv(struct ibv_wq *wq, struct ibv_recv_wr *recv_w
     return wq->post_recv(wq, recv_wr, bad_recv_wr);
 }
 
-/* Takes up to num_entries completions; returns how many, or a negative number on failure. */
+/* Returns up to num_entries completions and their number, or a negative number on failure. */
 static inline int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 {
     return cq->context->ops.poll_cq(cq, num_entries, wc);
 }
 
-/* Asks for one event on the queue's channel at the next (solicited) completion. */
+/* Arms the queue: its channel gets one event at the next (solicited) completion. */
 static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
     return cq->context->ops.req_notify_cq(cq, solicited_only);
 }
 
-/* An extended completion queue seen as a plain one. */
+/* Converts an extended completion queue to a plain one. */
 static inline struct ibv_cq *ibv_cq_ex_to_cq(struct ibv_cq_ex *cq)
 {
     return (struct ibv_cq *)cq;
 }
 
-/* Opens a batch at the first completion: 0, ENOENT when there is none, or another errno. */
+/* Starts a batch at the first completion: 0, ENOENT if there is none, or another errno. */
 static inline int ibv_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
     return cq->start_poll(cq, attr);
 }
 
-/* Steps to the next completion of the batch: 0, or ENOENT when there is none. */
+/* Moves to the next completion of the batch: 0, or ENOENT if there is none. */
 static inline int ibv_next_poll(struct ibv_cq_ex *cq)
 {
     return cq->next_poll(cq);
 }
 
-/* Closes a batch that ibv_start_poll() opened with 0. */
+/* Ends a batch for which ibv_start_poll() returned 0. */
 static inline void ibv_end_poll(struct ibv_cq_ex *cq)
 {
     cq->end_poll(cq);
 }
 
-/* What the current completion of a batch says; each needs its wc_flags bit at creation. */
+/* Fields of the current completion of a batch; each needs its wc_flags bit at creation. */
 
 static inline enum ibv_wc_opcode ibv_wc_read_opcode(struct ibv_cq_ex *cq)
 {
@@ -162,8 +162,8 @@ static inline void ibv_wc_read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_in
 }
 
 /*
- * Work requests built call by call, between ibv_wr_start() and ibv_wr_complete() or
- * ibv_wr_abort(). What is wrong with one shows in the result of ibv_wr_complete().
+ * Work requests that are built by several calls between ibv_wr_start() and ibv_wr_complete() or
+ * ibv_wr_abort(). ibv_wr_complete() returns the error of any of them.
  */
 
 static inline void ibv_wr_atomic_cmp_swp(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,

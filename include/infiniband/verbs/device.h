@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* GIDs, devices and ports: what a program learns before it opens anything. */
+/* GIDs, devices and ports. */
 #ifndef URXE_VERBS_DEVICE_H
 #define URXE_VERBS_DEVICE_H
 
@@ -35,7 +35,7 @@ union ibv_gid {
     } global;
 };
 
-/* How a GID travels: RoCEv2 is UDP to port 4791. */
+/* GID types: RoCEv2 is UDP to port 4791. */
 enum ibv_gid_type {
     IBV_GID_TYPE_IB = 0,
     IBV_GID_TYPE_ROCE_V1 = 1,
@@ -51,7 +51,7 @@ struct ibv_gid_entry {
     uint32_t ndev_ifindex;
 };
 
-/* What kind of node a device is; negative when unknown. */
+/* Node types; negative if unknown. */
 enum ibv_node_type {
     IBV_NODE_UNKNOWN = -1,
     IBV_NODE_CA = 1,
@@ -63,7 +63,7 @@ enum ibv_node_type {
     IBV_NODE_UNSPECIFIED = 7,
 };
 
-/* Which transport a device speaks; RoCE counts as IB. */
+/* Transport types; RoCE is IB. */
 enum ibv_transport_type {
     IBV_TRANSPORT_UNKNOWN = -1,
     IBV_TRANSPORT_IB = 0,
@@ -108,14 +108,14 @@ enum ibv_fork_status {
     IBV_FORK_UNNEEDED = 2,
 };
 
-/* What atomic operations are atomic against. */
+/* The scope in which atomic operations are atomic. */
 enum ibv_atomic_cap {
     IBV_ATOMIC_NONE = 0,
     IBV_ATOMIC_HCA = 1,
     IBV_ATOMIC_GLOB = 2,
 };
 
-/* What a device is and the most of everything that it takes. */
+/* The attributes and limits of a device. */
 struct ibv_device_attr {
     char fw_ver[64];
     __be64 node_guid;
@@ -164,7 +164,7 @@ struct ibv_query_device_ex_input {
     uint32_t comp_mask;
 };
 
-/* On-demand paging: what the device offers at all. */
+/* On-demand paging: general capabilities. */
 enum ibv_odp_general_caps {
     IBV_ODP_SUPPORT = 1 << 0,
     IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
@@ -271,8 +271,7 @@ struct ibv_pci_atomic_caps {
 };
 
 /*
- * The device attributes with what was added since; the caller's size says how much of it is
- * filled in.
+ * The extended device attributes. The caller's size determines how many members are filled in.
  */
 struct ibv_device_attr_ex {
     struct ibv_device_attr orig_attr;
@@ -386,7 +385,7 @@ struct ibv_port_attr {
     uint32_t active_speed_ex;
 };
 
-/* Two slots of the first ABI; kept for their space. */
+/* Two unused slots of the first ABI, which keep the layout. */
 struct _ibv_device_ops {
     struct ibv_context *(*_dummy1)(struct ibv_device *device, int cmd_fd);
     void (*_dummy2)(struct ibv_context *context);

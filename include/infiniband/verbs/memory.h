@@ -26,10 +26,10 @@ struct ibv_td;
 
 struct ibv_buf;
 
-/* What an allocator of a parent domain returns to leave the work to the library. */
+/* Returned by an allocator of a parent domain: the library allocates by itself. */
 #define IBV_ALLOCATOR_USE_DEFAULT ((void *)-1)
 
-/* What local and remote work may do to a memory region, and a queue pair to memory. */
+/* Access flags of memory regions, memory windows and queue pairs. */
 enum ibv_access_flags {
     IBV_ACCESS_LOCAL_WRITE = 1 << 0,
     IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -82,7 +82,7 @@ enum ibv_xrcd_init_attr_mask {
     IBV_XRCD_INIT_ATTR_RESERVED = 1 << 2,
 };
 
-/* How to find or create an XRC domain: the inode of fd names it. */
+/* The attributes for opening or creating an XRC domain, which the inode of fd identifies. */
 struct ibv_xrcd_init_attr {
     uint32_t comp_mask;
     int fd;
@@ -105,7 +105,7 @@ struct ibv_mr {
     uint32_t rkey;
 };
 
-/* What ibv_rereg_mr() changes. */
+/* Flags of ibv_rereg_mr(): the attributes to change. */
 enum ibv_rereg_mr_flags {
     IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
     IBV_REREG_MR_CHANGE_PD = 1 << 1,
@@ -113,7 +113,7 @@ enum ibv_rereg_mr_flags {
     IBV_REREG_MR_FLAGS_SUPPORTED = 7,
 };
 
-/* How ibv_rereg_mr() failed; below -1 the region is no longer usable. */
+/* Errors of ibv_rereg_mr(); below -1 the region is no longer usable. */
 enum ibv_rereg_mr_err_code {
     IBV_REREG_MR_ERR_INPUT = -1,
     IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
@@ -132,7 +132,7 @@ enum ibv_mr_init_attr_mask {
     IBV_REG_MR_MASK_BUF = 1 << 5,
 };
 
-/* Everything with which a region can be registered. */
+/* The attributes for registering a region. */
 struct ibv_mr_init_attr {
     size_t length;
     int access;
@@ -206,7 +206,7 @@ struct ibv_dm {
     uint32_t handle;
 };
 
-/* A DMA handle: hints for how the device reaches memory. */
+/* A DMA handle: hints for the device's access to memory. */
 struct ibv_dmah {
     struct ibv_context *context;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Queue pairs: how they are created, their attributes and their states. */
+/* Queue pairs: creation, attributes and states. */
 #ifndef URXE_VERBS_QP_H
 #define URXE_VERBS_QP_H
 
@@ -46,7 +46,7 @@ struct ibv_qp_cap {
     uint32_t max_inline_data;
 };
 
-/* How to create a queue pair. */
+/* The attributes for creating a queue pair. */
 struct ibv_qp_init_attr {
     void *qp_context;
     struct ibv_cq *send_cq;
@@ -100,7 +100,7 @@ struct ibv_rx_hash_conf {
     uint64_t rx_hash_fields_mask;
 };
 
-/* How to create a queue pair, with the members that comp_mask names; starts as ibv_qp_init_attr. */
+/* The extended attributes for creating a queue pair; begins with ibv_qp_init_attr's members. */
 struct ibv_qp_init_attr_ex {
     void *qp_context;
     struct ibv_cq *send_cq;
@@ -128,7 +128,7 @@ enum ibv_qp_open_attr_mask {
     IBV_QP_OPEN_ATTR_RESERVED = 1 << 4,
 };
 
-/* How to open a shared XRC receive queue pair. */
+/* The attributes for opening a shared XRC receive queue pair. */
 struct ibv_qp_open_attr {
     uint32_t comp_mask;
     uint32_t qp_num;
@@ -137,7 +137,7 @@ struct ibv_qp_open_attr {
     enum ibv_qp_type qp_type;
 };
 
-/* Which members of ibv_qp_attr ibv_modify_qp() takes. */
+/* The members of ibv_qp_attr that ibv_modify_qp() changes. */
 enum ibv_qp_attr_mask {
     IBV_QP_STATE = 1 << 0,
     IBV_QP_CUR_STATE = 1 << 1,
@@ -192,7 +192,7 @@ enum ibv_mig_state {
     IBV_MIG_ARMED = 2,
 };
 
-/* Attributes of a queue pair; timeout is 4.096 us << n, 0 forever. */
+/* Attributes of a queue pair; timeout n is 4.096 us << n, 0 for none. */
 struct ibv_qp_attr {
     enum ibv_qp_state qp_state;
     enum ibv_qp_state cur_qp_state;
@@ -230,7 +230,7 @@ struct ibv_qp_rate_limit_attr {
     uint32_t comp_mask;
 };
 
-/* Enhanced connection establishment: options that both vendors' ends must know. */
+/* Enhanced connection establishment: options specific to a vendor. */
 struct ibv_ece {
     uint32_t vendor_id;
     uint32_t options;

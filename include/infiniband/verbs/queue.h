@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Shared receive queues, and the work queues of raw packet programs. */
+/* Shared receive queues, and the work queues of raw packet queue pairs. */
 #ifndef URXE_VERBS_QUEUE_H
 #define URXE_VERBS_QUEUE_H
 
@@ -24,7 +24,7 @@ struct ibv_recv_wr;
 struct ibv_wq;
 struct ibv_xrcd;
 
-/* Which members of ibv_srq_attr ibv_modify_srq() takes. */
+/* The members of ibv_srq_attr that ibv_modify_srq() changes. */
 enum ibv_srq_attr_mask {
     IBV_SRQ_MAX_WR = 1 << 0,
     IBV_SRQ_LIMIT = 1 << 1,
@@ -37,7 +37,7 @@ struct ibv_srq_attr {
     uint32_t srq_limit;
 };
 
-/* How to create a shared receive queue. */
+/* The attributes for creating a shared receive queue. */
 struct ibv_srq_init_attr {
     void *srq_context;
     struct ibv_srq_attr attr;
@@ -65,7 +65,7 @@ struct ibv_tm_cap {
 };
 
 /*
- * How to create a shared receive queue, with the members that comp_mask names; starts as
+ * The extended attributes for creating a shared receive queue; begins with the members of
  * ibv_srq_init_attr.
  */
 struct ibv_srq_init_attr_ex {
@@ -140,7 +140,7 @@ struct ibv_wq_attr {
     uint32_t flags_mask;
 };
 
-/* A work queue of a raw program. */
+/* A work queue of raw packets. */
 struct ibv_wq {
     struct ibv_context *context;
     void *wq_context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Work requests, and the queue pair objects that take them. */
+/* Work requests, and queue pairs as objects. */
 #ifndef URXE_VERBS_WORK_H
 #define URXE_VERBS_WORK_H
 
@@ -191,7 +191,7 @@ struct ibv_qp {
     uint32_t events_completed;
 };
 
-/* A queue pair with the functions behind ibv_wr_*(). */
+/* An extended queue pair, with the functions that ibv_wr_*() call. */
 struct ibv_qp_ex {
     struct ibv_qp qp_base;
     uint64_t comp_mask;

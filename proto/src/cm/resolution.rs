@@ -219,7 +219,7 @@ impl Resolutions {
     }
 
     /// Releases the backlog of the listener. Returns the listener if the request still occupied it.
-    pub fn take_up(&mut self, id: CommId) -> Option<ListenerId> {
+    pub fn leave_backlog(&mut self, id: CommId) -> Option<ListenerId> {
         match &mut self.of.get_mut(&id)?.role {
             Role::Passive { listener, .. } => listener.take(),
             _ => None,

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use urxe_driver::cm::channel::{ConnectionDetails, Details};
 use urxe_driver::cm::connection::MAX_BACKLOG;
 use urxe_driver::cm::id::State as IdState;
-use urxe_driver::cm::{Event, EventKind, Id, Offer};
+use urxe_driver::cm::{ConnParam, Event, EventKind, Id};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::rsocket::wire::ConnData;
 
@@ -97,11 +97,11 @@ impl StreamSocket {
         self.id.resolve_route()?;
         let bound = self.id.addresses().bound.ok_or(Errno::NODEV)?;
         let link = Link::new(&bound, &state.settings, &self.id, &self.watchers)?;
-        let offer = offer(&link);
+        let conn_param = conn_param(&link);
         let link = Arc::new(link);
         // The reply may arrive at any time; its handler waits for this lock.
         state.phase = Phase::Connecting(link);
-        Ok(self.id.connect(&offer)?)
+        Ok(self.id.connect(&conn_param)?)
     }
 
     /// Waits until the connection is established or has failed.
@@ -167,15 +167,15 @@ impl StreamSocket {
         )?;
         let link = Link::new(&bound, &settings, id, &fresh.watchers)?;
         link.connect(id, peer)?;
-        let offer = Offer {
+        let conn_param = ConnParam {
             responder_resources: request.responder_resources,
             initiator_depth: request.initiator_depth,
-            ..offer(&link)
+            ..conn_param(&link)
         };
         lock(&fresh.state).phase = Phase::Connecting(Arc::new(link));
         // Until the peer is ready, only the service owns the new socket.
         self.service.keep(&fresh);
-        id.accept(&offer).inspect_err(|_| {
+        id.accept(&conn_param).inspect_err(|_| {
             self.service.forget(&fresh);
         })?;
         Ok(())
@@ -276,13 +276,13 @@ impl StreamSocket {
 }
 
 /// Returns the private data for the peer.
-fn offer(link: &Link) -> Offer {
-    Offer {
+fn conn_param(link: &Link) -> ConnParam {
+    ConnParam {
         private_data: link.introduction().to_bytes().to_vec(),
         qpn: link.qpn(),
         flow_control: true,
         retry_count: RETRIES,
         rnr_retry_count: RETRIES,
-        ..Offer::default()
+        ..ConnParam::default()
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::deferred::Deferred;
 use crate::delayed_ack::DelayedAck;
-use crate::handover::{Handover, Mode};
+use crate::handoff::{Handoff, Mode};
 use crate::sync::lock;
 use crate::system::{Timer, check, join, thread};
 
@@ -29,7 +29,7 @@ struct Acks {
 struct Engine {
     qps: [Arc<Qp>; 2],
     waiting: Deferred<Arc<Qp>, Timer>,
-    handover: Handover,
+    handoff: Handoff,
 }
 
 impl Engine {
@@ -54,7 +54,7 @@ impl Engine {
         Arc::new(Engine {
             qps: [qp(expected), qp(ALL - expected)],
             waiting: Deferred::with(Timer::new()),
-            handover: Handover::new(),
+            handoff: Handoff::new(),
         })
     }
 
@@ -63,13 +63,13 @@ impl Engine {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !self.handover.leaves_packets_to_polls() || !acks.answering.delays(NOW, 0) {
+        if !self.handoff.leaves_packets_to_polls() || !acks.answering.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
         if !acks.answering.list() {
             self.waiting.add_ack(Arc::clone(qp));
-            if !self.handover.leaves_packets_to_polls() {
+            if !self.handoff.leaves_packets_to_polls() {
                 self.transmit(&mut acks);
             }
         }
@@ -105,7 +105,7 @@ impl Engine {
     fn run_progress_thread(&self) {
         let mut returns = 0;
         for polls in [true, false] {
-            let mode = self.handover.choose(polls, &mut returns);
+            let mode = self.handoff.choose(polls, &mut returns);
             assert_eq!(mode == Mode::YieldingToPolls, polls);
             self.poll();
         }

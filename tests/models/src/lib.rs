@@ -41,8 +41,8 @@ mod delayed_ack;
 #[allow(dead_code, reason = "the models do not resize or purge")]
 #[path = "../../../driver/src/queues/cq/entries.rs"]
 mod entries;
-#[path = "../../../driver/src/scheduling/handover.rs"]
-mod handover;
+#[path = "../../../driver/src/scheduling/handoff.rs"]
+mod handoff;
 #[allow(
     dead_code,
     reason = "the models use the policies of a part of the driver"

@@ -2,14 +2,14 @@
 
 use crate::counted::Counted;
 use crate::entries::{Added, Entries};
-use crate::handover::{Handover, Mode};
+use crate::handoff::{Handoff, Mode};
 use crate::system::{EventFd, Semaphore, check, join, thread};
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
 /// A completion queue, its channel, and the hand-off to the progress thread.
 struct Engine {
-    handover: Handover,
+    handoff: Handoff,
     bell: EventFd,
     queue: Entries<u32>,
     channel: Counted<(), Semaphore>,
@@ -18,7 +18,7 @@ struct Engine {
 impl Engine {
     fn new() -> Arc<Self> {
         Arc::new(Engine {
-            handover: Handover::new(),
+            handoff: Handoff::new(),
             bell: EventFd::new(),
             queue: Entries::new(4).expect("memory"),
             channel: Counted::with(Semaphore::new()),
@@ -27,7 +27,7 @@ impl Engine {
 
     /// Models `Cq::arm`.
     fn arm(&self) {
-        if self.queue.arm(false) && self.handover.arm() {
+        if self.queue.arm(false) && self.handoff.arm() {
             self.bell.write();
         }
     }
@@ -35,7 +35,7 @@ impl Engine {
     /// Models `Cq::push`.
     fn push(&self, completion: u32) {
         if self.queue.add(completion, false, false, Time::default) == Added::Notify {
-            self.handover.disarm();
+            self.handoff.disarm();
             self.channel.push(());
         }
     }
@@ -43,7 +43,7 @@ impl Engine {
     /// Models the progress thread, which must process packets while a queue is armed.
     fn watch(&self) {
         let mut returns = 0;
-        while self.handover.choose(true, &mut returns) != Mode::Watching {
+        while self.handoff.choose(true, &mut returns) != Mode::Watching {
             self.bell.wait();
         }
     }
@@ -79,7 +79,7 @@ pub fn poll_after_arming_misses_no_completion() {
         engine.watch();
         engine.push(1);
         join(program);
-        assert_eq!(engine.handover.is_armed(), engine.queue.disarm());
+        assert_eq!(engine.handoff.is_armed(), engine.queue.disarm());
     });
 }
 
@@ -88,13 +88,13 @@ pub fn poll_after_arming_misses_no_completion() {
 pub fn notification_before_the_count_leaves_others_armed() {
     check(4, || {
         let engine = Engine::new();
-        assert!(!engine.handover.arm());
+        assert!(!engine.handoff.arm());
         let arms = thread(&engine, Engine::arm);
         let pushes = thread(&engine, |engine| engine.push(1));
         engine.watch();
         join(arms);
         join(pushes);
-        assert!(engine.handover.is_armed());
+        assert!(engine.handoff.is_armed());
         assert_eq!(engine.channel.count().value() == 0, engine.queue.disarm());
     });
 }

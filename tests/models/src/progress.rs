@@ -1,7 +1,7 @@
 //! The hand-off between callers and the progress thread, and deadlines that move as it falls
 //! asleep.
 
-use crate::handover::{Handover, Mode};
+use crate::handoff::{Handoff, Mode};
 use crate::system::{EventFd, check, join, thread};
 use crate::timers::Timers;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 
 struct Engine {
-    handover: Handover,
+    handoff: Handoff,
     wakeup: EventFd,
     timers: Timers,
 }
@@ -18,7 +18,7 @@ struct Engine {
 impl Engine {
     fn new() -> Arc<Self> {
         Arc::new(Engine {
-            handover: Handover::new(),
+            handoff: Handoff::new(),
             wakeup: EventFd::new(),
             timers: Timers::new(),
         })
@@ -32,7 +32,7 @@ impl Engine {
 
     fn arm_timer(&self, qpn: u32, at: Time) {
         if self.timers.add(Qpn::new(qpn), at) {
-            self.wake_if(self.handover.deadline_moved(at));
+            self.wake_if(self.handoff.deadline_moved(at));
         }
     }
 }
@@ -52,8 +52,8 @@ pub fn last_caller_wakes_a_parked_thread() {
 fn wait_and_leave(threads: usize, times: usize) {
     let engine = Engine::new();
     let come_and_go = |engine: &Engine| {
-        engine.handover.enter();
-        engine.wake_if(engine.handover.leave());
+        engine.handoff.enter();
+        engine.wake_if(engine.handoff.leave());
     };
     let waiters: Vec<_> = (0..threads)
         .map(|_| {
@@ -64,15 +64,15 @@ fn wait_and_leave(threads: usize, times: usize) {
         .collect();
     let mut returns = 0;
     for _ in 0..3 {
-        if engine.handover.choose(false, &mut returns) == Mode::Parked {
+        if engine.handoff.choose(false, &mut returns) == Mode::Parked {
             PARKED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
     }
     waiters.into_iter().for_each(join);
     // Without callers it does not park again.
-    engine.handover.choose(false, &mut returns);
-    assert_eq!(engine.handover.choose(false, &mut returns), Mode::Watching);
+    engine.handoff.choose(false, &mut returns);
+    assert_eq!(engine.handoff.choose(false, &mut returns), Mode::Watching);
 }
 
 /// Only the progress thread can wake a program that polls, arms and then sleeps.
@@ -80,19 +80,19 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
     check(3, || {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
-            engine.wake_if(engine.handover.arm());
+            engine.wake_if(engine.handoff.arm());
         });
         let mut returns = 0;
         // In the driver this state lasts at most a millisecond. Here the wake-up must not be lost.
-        while engine.handover.choose(true, &mut returns) == Mode::YieldingToPolls {
+        while engine.handoff.choose(true, &mut returns) == Mode::YieldingToPolls {
             YIELDED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
-        assert!(engine.handover.is_armed());
+        assert!(engine.handoff.is_armed());
         join(program);
-        engine.handover.disarm();
+        engine.handoff.disarm();
         assert_eq!(
-            engine.handover.choose(true, &mut returns),
+            engine.handoff.choose(true, &mut returns),
             Mode::YieldingToPolls
         );
     });
@@ -109,14 +109,14 @@ pub fn thread_wakes_at_the_earliest_deadline() {
         loop {
             let deadline = engine.timers.next();
             let until = engine
-                .handover
+                .handoff
                 .fall_asleep(deadline, || engine.timers.next());
             if until == FIRST {
                 break;
             }
             // The earliest deadline is not set yet. The thread that sets it must ring the bell.
             engine.wakeup.wait();
-            engine.handover.wake_up();
+            engine.handoff.wake_up();
         }
         programs.into_iter().for_each(join);
         assert_eq!(engine.timers.take_due(FIRST), Some((FIRST, Qpn::new(2))));

@@ -58,34 +58,34 @@ pub(crate) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr
 }
 
 /// Returns the C representation of an address.
-pub(crate) fn shown_address(address: SocketAddr) -> sockaddr_storage {
+pub(crate) fn to_sockaddr(address: SocketAddr) -> sockaddr_storage {
     let mut storage = sockaddr_storage::zeroed();
     let at = &raw mut storage;
     match address {
         SocketAddr::V4(v4) => {
-            let mut shown = sockaddr_in::zeroed();
-            shown.sin_family = AF_INET;
-            shown.sin_port = v4.port().to_be();
-            shown.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            let mut addr = sockaddr_in::zeroed();
+            addr.sin_family = AF_INET;
+            addr.sin_port = v4.port().to_be();
+            addr.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
             // SAFETY: `sockaddr_storage` is large enough and aligned for every address type.
-            unsafe { at.cast::<sockaddr_in>().write(shown) };
+            unsafe { at.cast::<sockaddr_in>().write(addr) };
         }
         SocketAddr::V6(v6) => {
-            let mut shown = sockaddr_in6::zeroed();
-            shown.sin6_family = AF_INET6;
-            shown.sin6_port = v6.port().to_be();
-            shown.sin6_flowinfo = v6.flowinfo();
-            shown.sin6_addr.s6_addr = v6.ip().octets();
-            shown.sin6_scope_id = v6.scope_id();
+            let mut addr = sockaddr_in6::zeroed();
+            addr.sin6_family = AF_INET6;
+            addr.sin6_port = v6.port().to_be();
+            addr.sin6_flowinfo = v6.flowinfo();
+            addr.sin6_addr.s6_addr = v6.ip().octets();
+            addr.sin6_scope_id = v6.scope_id();
             // SAFETY: `sockaddr_storage` is large enough and aligned for every address type.
-            unsafe { at.cast::<sockaddr_in6>().write(shown) };
+            unsafe { at.cast::<sockaddr_in6>().write(addr) };
         }
     }
     storage
 }
 
 /// Returns the unspecified address of the source's family, for an identifier without destination.
-fn nowhere(like: SocketAddr) -> SocketAddr {
+fn unspecified_like(like: SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -99,25 +99,27 @@ fn nowhere(like: SocketAddr) -> SocketAddr {
 ///
 /// # Safety
 /// `id` must be a live identifier.
-pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub(super) unsafe fn update_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    let ours = unsafe { id_of(id) }?;
-    let addresses = ours.driver.addresses();
+    let identifier = unsafe { id_of(id) }?;
+    let addresses = identifier.driver.addresses();
     // SAFETY: `id` is live: the caller's contract, section Safety. Only a raw pointer is made.
-    let shown = unsafe { &raw mut (*id).route.addr };
+    let addr = unsafe { &raw mut (*id).route.addr };
     if let Some(source) = addresses.source {
-        let destination = addresses.destination.unwrap_or_else(|| nowhere(source));
-        // SAFETY: `shown` points into the live `id`, and no reference is created.
+        let destination = addresses
+            .destination
+            .unwrap_or_else(|| unspecified_like(source));
+        // SAFETY: `addr` points into the live `id`, and no reference is created.
         unsafe {
-            (&raw mut (*shown).src.storage).write(shown_address(source));
-            (&raw mut (*shown).dst.storage).write(shown_address(destination));
+            (&raw mut (*addr).src.storage).write(to_sockaddr(source));
+            (&raw mut (*addr).dst.storage).write(to_sockaddr(destination));
         }
     }
     let Some(bound) = &addresses.bound else {
         return Ok(());
     };
-    let mut kept = ours.kept();
-    if kept.device.is_none() {
+    let mut inner = identifier.lock();
+    if inner.device.is_none() {
         let device = DeviceUse::of(&bound.device)?;
         // SAFETY: `id` is live: the caller's contract, section Safety. Its members are written
         // through raw pointers.
@@ -126,21 +128,21 @@ pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<(), Errno> {
             (&raw mut (*id).pd).write(device.pd);
             (&raw mut (*id).port_num).write(Bound::PORT);
         }
-        kept.device = Some(device);
+        inner.device = Some(device);
     }
-    // SAFETY: `shown` points into the live `id`, and no reference is created.
-    unsafe { (&raw mut (*shown).addr.ibaddr).write(shown_gids(&addresses)) };
+    // SAFETY: `addr` points into the live `id`, and no reference is created.
+    unsafe { (&raw mut (*addr).addr.ibaddr).write(to_ib_addr(&addresses)) };
     Ok(())
 }
 
-fn shown_gids(addresses: &Addresses) -> rdma_ib_addr {
+fn to_ib_addr(addresses: &Addresses) -> rdma_ib_addr {
     let (source, destination) = addresses.gids();
-    let shown = |gid: Option<Gid>| ibv_gid {
+    let to_gid = |gid: Option<Gid>| ibv_gid {
         raw: gid.unwrap_or_default().0,
     };
     rdma_ib_addr {
-        sgid: shown(source),
-        dgid: shown(destination),
+        sgid: to_gid(source),
+        dgid: to_gid(destination),
         pkey: PKey::DEFAULT.0.to_be(),
     }
 }
@@ -152,22 +154,22 @@ fn shown_gids(addresses: &Addresses) -> rdma_ib_addr {
 ///
 /// # Safety
 /// `id` must be a live identifier.
-pub(super) unsafe fn show_path(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub(super) unsafe fn update_path(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    let ours = unsafe { id_of(id) }?;
-    let path = ours.driver.path().ok_or(Errno(libc::EINVAL))?;
-    let mut kept = ours.kept();
-    kept.paths = Box::new([shown_path(&path)]);
+    let identifier = unsafe { id_of(id) }?;
+    let path = identifier.driver.path().ok_or(Errno(libc::EINVAL))?;
+    let mut inner = identifier.lock();
+    inner.paths = Box::new([to_path_rec(&path)]);
     // SAFETY: `id` is live: the caller's contract, section Safety. The path record is owned by the
     // identifier and lives as long.
     unsafe {
-        (&raw mut (*id).route.path_rec).write(kept.paths.as_mut_ptr());
+        (&raw mut (*id).route.path_rec).write(inner.paths.as_mut_ptr());
         (&raw mut (*id).route.num_paths).write(1);
     }
     Ok(())
 }
 
-fn shown_path(path: &Path) -> ibv_sa_path_rec {
+fn to_path_rec(path: &Path) -> ibv_sa_path_rec {
     ibv_sa_path_rec {
         dgid: ibv_gid {
             raw: path.destination.0,
@@ -215,7 +217,7 @@ pub(super) unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<
     // SAFETY: `id` and `addr` are null or valid: the caller's contract, section Safety.
     unsafe {
         id_of(id)?.driver.bind(read_address(addr)?)?;
-        show_addresses(id)
+        update_addresses(id)
     }
 }
 
@@ -251,15 +253,15 @@ pub(super) unsafe fn resolve(
     // SAFETY: `id`, `src_addr` and `dst_addr` are null or valid: the caller's contract, section
     // Safety.
     unsafe {
-        let ours = id_of(id)?;
+        let identifier = id_of(id)?;
         let destination = read_address(dst_addr)?;
         let source = match src_addr.is_null() {
             true => None,
             false => Some(read_address(src_addr)?),
         };
-        ours.driver.resolve_address(source, destination)?;
+        identifier.driver.resolve_address(source, destination)?;
         // Applications read it before the event, as with librdmacm.
-        (&raw mut (*id).route.addr.dst.storage).write(shown_address(destination));
+        (&raw mut (*id).route.addr.dst.storage).write(to_sockaddr(destination));
         complete(id)
     }
 }

@@ -32,10 +32,10 @@ unsafe impl Send for Found {}
 
 impl Found {
     /// Passes the list to the application, which frees it.
-    pub fn give(self) -> *mut rdma_addrinfo {
-        let given = self.0;
+    pub fn into_raw(self) -> *mut rdma_addrinfo {
+        let list = self.0;
         std::mem::forget(self);
-        given
+        list
     }
 
     /// Returns a list of one zeroed entry.
@@ -101,56 +101,56 @@ unsafe fn free_list(mut list: *mut rdma_addrinfo) {
 
 /// Returns the resolver's hints for the application's hints.
 fn resolver_hints(hints: &rdma_addrinfo) -> addrinfo {
-    let mut ours = addrinfo::zeroed();
+    let mut out = addrinfo::zeroed();
     let given = |flag| hints.ai_flags & flag != 0;
     if given(RAI_PASSIVE) {
-        ours.ai_flags |= libc::AI_PASSIVE;
+        out.ai_flags |= libc::AI_PASSIVE;
     }
     if given(RAI_NUMERICHOST) {
-        ours.ai_flags |= libc::AI_NUMERICHOST;
+        out.ai_flags |= libc::AI_NUMERICHOST;
     }
-    ours.ai_family = hints.ai_family;
-    ours.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
+    out.ai_family = hints.ai_family;
+    out.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
         IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
         IBV_QPT_UD => libc::SOCK_DGRAM,
         _ => 0,
     };
-    ours.ai_protocol = match (hints.ai_port_space.cast_unsigned(), ours.ai_socktype) {
+    out.ai_protocol = match (hints.ai_port_space.cast_unsigned(), out.ai_socktype) {
         (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
         (RDMA_PS_IPOIB | RDMA_PS_UDP, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
         _ => 0,
     };
-    ours
+    out
 }
 
-/// Calls the resolver, and takes the first result.
+/// Calls the resolver, and copies the first result to `found`.
 ///
 /// # Safety
 /// `node` and `service` must be null or C strings.
-unsafe fn ask(
+unsafe fn resolve_first(
     node: *const c_char,
     service: *const c_char,
     hints: Option<&rdma_addrinfo>,
     found: &mut rdma_addrinfo,
 ) -> Result<(), Failure> {
-    let ours = hints.map(resolver_hints);
-    let ours = ours.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let resolver_hints = hints.map(resolver_hints);
+    let resolver_hints = resolver_hints.as_ref().map_or(ptr::null(), ptr::from_ref);
     let mut answer = ptr::null_mut();
     // SAFETY: `node` and `service` are null or C strings: the caller's contract, section Safety.
-    let code = unsafe { libc::getaddrinfo(node, service, ours, &raw mut answer) };
+    let code = unsafe { libc::getaddrinfo(node, service, resolver_hints, &raw mut answer) };
     if code != 0 {
         return Err(Failure::Resolver(code));
     }
     // SAFETY: on success the resolver returns at least one entry, valid until it is freed below.
-    let taken = unsafe { take(&*answer, hints, found) };
+    let copied = unsafe { copy_result(&*answer, hints, found) };
     // SAFETY: `answer` is the resolver's list and is freed once.
     unsafe { libc::freeaddrinfo(answer) };
-    Ok(taken?)
+    Ok(copied?)
 }
 
 /// # Safety
 /// `answer` must be an entry returned by the resolver.
-unsafe fn take(
+unsafe fn copy_result(
     answer: &addrinfo,
     hints: Option<&rdma_addrinfo>,
     found: &mut rdma_addrinfo,
@@ -236,7 +236,7 @@ unsafe fn find(
     if !node.is_null() || !service.is_null() {
         // SAFETY: `node` and `service` are null or C strings: the caller's contract, section
         // Safety.
-        unsafe { ask(node, service, hints.as_ref(), found.entry()) }?;
+        unsafe { resolve_first(node, service, hints.as_ref(), found.entry()) }?;
     }
     let Some(hints) = hints else {
         return Ok(found);
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         match unsafe { find(node, service, hints) } {
             // SAFETY: `res` is null or valid for writing a pointer: the caller's contract, section
             // Safety.
-            Ok(found) => unsafe { entry::write(res, found.give()) }.map(|()| 0),
+            Ok(found) => unsafe { entry::write(res, found.into_raw()) }.map(|()| 0),
             Err(Failure::Resolver(code)) => Ok(code),
             Err(Failure::Errno(error)) => Err(error),
         }
@@ -314,8 +314,8 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
 ) -> c_int {
     entry::status_or_minus_one("rdma_resolve_addrinfo", || {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
-        let ours = unsafe { id_of(id) }?;
-        if !matches!(ours.kept().addrinfo, Resolving::No) {
+        let identifier = unsafe { id_of(id) }?;
+        if !matches!(identifier.lock().addrinfo, Resolving::No) {
             return Err(Errno(libc::EBUSY));
         }
         // SAFETY: `node` and `service` are null or C strings, and `hints` is null or valid: the
@@ -325,8 +325,8 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
             Failure::Resolver(libc::EAI_SYSTEM) => std::io::Error::last_os_error().into(),
             Failure::Resolver(_) => Errno(libc::ENOENT),
         })?;
-        ours.kept().addrinfo = Resolving::Done(found);
-        ours.driver.address_info_resolved();
+        identifier.lock().addrinfo = Resolving::Done(found);
+        identifier.driver.address_info_resolved();
         // SAFETY: `id` is a live identifier, as `id_of` found: the caller's contract, section
         // Safety.
         unsafe { complete(id) }
@@ -341,14 +341,14 @@ pub unsafe extern "C" fn rdma_query_addrinfo(
 ) -> c_int {
     entry::status_or_minus_one("rdma_query_addrinfo", || {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
-        let ours = unsafe { id_of(id) }?;
+        let identifier = unsafe { id_of(id) }?;
         if info.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        match std::mem::take(&mut ours.kept().addrinfo) {
+        match std::mem::take(&mut identifier.lock().addrinfo) {
             Resolving::No => Err(Errno(libc::ENOENT)),
             // SAFETY: `info` is valid for writing a pointer: the caller's contract, section Safety.
-            Resolving::Done(found) => unsafe { entry::write(info, found.give()) },
+            Resolving::Done(found) => unsafe { entry::write(info, found.into_raw()) },
         }
     })
 }

@@ -11,14 +11,14 @@ use crate::errno::Errno;
 use crate::ffi::*;
 use crate::log;
 use crate::object::{self, Handle};
-use crate::waited::Waited;
+use crate::wait_registry::WaitRegistry;
 
 /// The channels are looked up in [`CHANNELS`].
 impl Handle for rdma_event_channel {
-    type Ours = ();
+    type State = ();
 }
 
-static CHANNELS: Waited<EventChannel> = Waited::new();
+static CHANNELS: WaitRegistry<EventChannel> = WaitRegistry::new();
 
 /// Creates a channel.
 ///
@@ -31,9 +31,9 @@ pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
     }
     let channel = Arc::new(EventChannel::new()?);
     let fd = channel.fd().as_raw_fd();
-    let shown = object::make(rdma_event_channel { fd }, ());
-    CHANNELS.add(shown, &channel);
-    Ok(shown)
+    let handle = object::make(rdma_event_channel { fd }, ());
+    CHANNELS.add(handle, &channel);
+    Ok(handle)
 }
 
 /// Returns the library's part of a channel.

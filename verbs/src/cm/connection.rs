@@ -5,12 +5,12 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use urxe_driver::cm::{Offer, PortSpace};
+use urxe_driver::cm::{ConnParam, PortSpace};
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::Qpn;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
-use super::address::show_addresses;
+use super::address::update_addresses;
 use super::id::{Identifier, complete, forget_event, id_of};
 use super::qp;
 use crate::entry;
@@ -24,7 +24,9 @@ const USUAL_RETRIES: u8 = 7;
 ///
 /// # Safety
 /// `conn_param` must be null or valid for reading an `rdma_conn_param`.
-unsafe fn given(conn_param: *const rdma_conn_param) -> Result<Option<rdma_conn_param>, Errno> {
+unsafe fn read_conn_param(
+    conn_param: *const rdma_conn_param,
+) -> Result<Option<rdma_conn_param>, Errno> {
     match conn_param.is_null() {
         true => Ok(None),
         // SAFETY: `conn_param` is not null, and readable: the caller's contract, section Safety.
@@ -33,8 +35,12 @@ unsafe fn given(conn_param: *const rdma_conn_param) -> Result<Option<rdma_conn_p
 }
 
 /// Checks the READ and atomic limits, and that parameters are given if there is no queue pair.
-fn check(ours: &Identifier, qp: *mut ibv_qp, param: Option<&rdma_conn_param>) -> Result<(), Errno> {
-    if ours.driver.space() != PortSpace::Tcp {
+fn check(
+    identifier: &Identifier,
+    qp: *mut ibv_qp,
+    param: Option<&rdma_conn_param>,
+) -> Result<(), Errno> {
+    if identifier.driver.space() != PortSpace::Tcp {
         return Ok(());
     }
     let possible = match param {
@@ -63,27 +69,27 @@ fn check(ours: &Identifier, qp: *mut ibv_qp, param: Option<&rdma_conn_param>) ->
 /// # Safety
 /// `qp` must be null or a live queue pair of this library. `private_data` of `param` must be null
 /// or point to `private_data_len` readable bytes.
-unsafe fn offer(
+unsafe fn to_driver(
     qp: *mut ibv_qp,
     param: Option<&rdma_conn_param>,
     (responder_resources, initiator_depth): (u8, u8),
-) -> Offer {
-    let mut offer = Offer {
+) -> ConnParam {
+    let mut conn_param = ConnParam {
         responder_resources,
         initiator_depth,
         retry_count: USUAL_RETRIES,
         rnr_retry_count: USUAL_RETRIES,
-        ..Offer::default()
+        ..ConnParam::default()
     };
     if let Some(param) = param {
-        offer.flow_control = param.flow_control != 0;
-        offer.retry_count = param.retry_count;
-        offer.rnr_retry_count = param.rnr_retry_count;
-        offer.qpn = Qpn::new(param.qp_num);
-        offer.srq = param.srq != 0;
+        conn_param.flow_control = param.flow_control != 0;
+        conn_param.retry_count = param.retry_count;
+        conn_param.rnr_retry_count = param.rnr_retry_count;
+        conn_param.qpn = Qpn::new(param.qp_num);
+        conn_param.srq = param.srq != 0;
         // SAFETY: `private_data` is null or points to `private_data_len` readable bytes: the
         // caller's contract, section Safety.
-        offer.private_data = unsafe { bytes(param.private_data, param.private_data_len) };
+        conn_param.private_data = unsafe { bytes(param.private_data, param.private_data_len) };
     }
     if !qp.is_null() {
         // SAFETY: `qp` is a live queue pair: the caller's contract, section Safety. Its members are
@@ -94,10 +100,10 @@ unsafe fn offer(
                 (&raw const (*qp).srq).read(),
             )
         };
-        offer.qpn = Qpn::new(number);
-        offer.srq = !srq.is_null();
+        conn_param.qpn = Qpn::new(number);
+        conn_param.srq = !srq.is_null();
     }
-    offer
+    conn_param
 }
 
 /// # Safety
@@ -115,9 +121,11 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     }
 }
 
-/// Returns the requested number, or `most` if none or the maximum is requested.
-fn wished(wish: Option<u8>, most: u8) -> u8 {
-    wish.filter(|&wish| wish != u8::MAX).unwrap_or(most)
+/// Returns the requested limit, or `default` if none or the maximum is requested.
+fn limit_or(requested: Option<u8>, default: u8) -> u8 {
+    requested
+        .filter(|&limit| limit != u8::MAX)
+        .unwrap_or(default)
 }
 
 /// # Safety
@@ -131,17 +139,17 @@ pub unsafe extern "C" fn rdma_connect(
         // SAFETY: `id` and `conn_param` are null or valid: the caller's contract, section Safety.
         // `id_of` rejects null before members of `id` are read through raw pointers.
         unsafe {
-            let ours = id_of(id)?;
-            let param = given(conn_param)?;
+            let identifier = id_of(id)?;
+            let param = read_conn_param(conn_param)?;
             let qp = (&raw const (*id).qp).read();
-            check(ours, qp, param.as_ref())?;
-            let wish = |member: fn(&rdma_conn_param) -> u8| param.as_ref().map(member);
-            let resources = wished(wish(|param| param.responder_resources), MAX_RD_ATOMIC);
-            let depth = wished(wish(|param| param.initiator_depth), MAX_RD_ATOMIC);
-            let mut offer = offer(qp, param.as_ref(), (resources, depth));
-            ours.driver.check_qp(offer.qpn)?;
-            offer.ece = ours.kept().local_ece;
-            ours.driver.connect(&offer)?;
+            check(identifier, qp, param.as_ref())?;
+            let requested = |member: fn(&rdma_conn_param) -> u8| param.as_ref().map(member);
+            let resources = limit_or(requested(|param| param.responder_resources), MAX_RD_ATOMIC);
+            let depth = limit_or(requested(|param| param.initiator_depth), MAX_RD_ATOMIC);
+            let mut conn_param = to_driver(qp, param.as_ref(), (resources, depth));
+            identifier.driver.check_qp(conn_param.qpn)?;
+            conn_param.ece = identifier.lock().local_ece;
+            identifier.driver.connect(&conn_param)?;
             complete(id)
         }
     })
@@ -157,7 +165,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
             // 0 and invalid values select the default.
             let backlog = usize::try_from(backlog).unwrap_or(0);
             id_of(id)?.driver.listen(backlog)?;
-            show_addresses(id)
+            update_addresses(id)
         }
     })
 }
@@ -173,36 +181,36 @@ pub unsafe extern "C" fn rdma_accept(
         // SAFETY: `id` and `conn_param` are null or valid: the caller's contract, section Safety.
         // `id_of` rejects null before members of `id` are read through raw pointers.
         unsafe {
-            let ours = id_of(id)?;
-            let param = given(conn_param)?;
+            let identifier = id_of(id)?;
+            let param = read_conn_param(conn_param)?;
             let qp = (&raw const (*id).qp).read();
             if qp.is_null() && param.is_none() {
                 return Err(Errno(libc::EINVAL));
             }
-            check(ours, qp, param.as_ref())?;
-            let wish = |member: fn(&rdma_conn_param) -> u8| param.as_ref().map(member);
-            let asked = ours.kept().asked;
-            let resources = wished(
-                wish(|param| param.responder_resources),
-                asked.responder_resources.min(MAX_RD_ATOMIC),
+            check(identifier, qp, param.as_ref())?;
+            let requested = |member: fn(&rdma_conn_param) -> u8| param.as_ref().map(member);
+            let peer = identifier.lock().requested;
+            let resources = limit_or(
+                requested(|param| param.responder_resources),
+                peer.responder_resources.min(MAX_RD_ATOMIC),
             );
-            let depth = wished(
-                wish(|param| param.initiator_depth),
-                asked.initiator_depth.min(MAX_RD_ATOMIC),
+            let depth = limit_or(
+                requested(|param| param.initiator_depth),
+                peer.initiator_depth.min(MAX_RD_ATOMIC),
             );
-            let mut offer = offer(qp, param.as_ref(), (resources, depth));
-            ours.driver.check_qp(offer.qpn)?;
+            let mut conn_param = to_driver(qp, param.as_ref(), (resources, depth));
+            identifier.driver.check_qp(conn_param.qpn)?;
             {
-                let kept = ours.kept();
+                let inner = identifier.lock();
                 // The peer's vendor, with the subset of its options that is accepted.
-                offer.ece.vendor_id = kept.remote_ece.vendor_id;
-                offer.ece.options = kept.local_ece.options;
+                conn_param.ece.vendor_id = inner.remote_ece.vendor_id;
+                conn_param.ece.options = inner.local_ece.options;
             }
             let connected = (&raw const (*id).qp_type).read() != IBV_QPT_UD;
             if connected {
                 qp::make_ready(id, Some((resources, depth)))?;
             }
-            if let Err(error) = ours.driver.accept(&offer) {
+            if let Err(error) = identifier.driver.accept(&conn_param) {
                 // The first error is the one reported.
                 let _ = qp::fail(id);
                 return Err(error.into());
@@ -210,7 +218,7 @@ pub unsafe extern "C" fn rdma_accept(
             if connected {
                 return complete(id);
             }
-            if ours.kept().synchronous {
+            if identifier.lock().synchronous {
                 forget_event(id);
             }
             Ok(())
@@ -271,11 +279,11 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety. `id_of`
         // rejects null before `qp` is read through a raw pointer.
         unsafe {
-            let ours = id_of(id)?;
+            let identifier = id_of(id)?;
             if !(&raw const (*id).qp).read().is_null() {
                 return Err(Errno(libc::EINVAL));
             }
-            ours.driver.ready()?;
+            identifier.driver.ready()?;
         }
         Ok(())
     })
@@ -286,9 +294,9 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     entry::status_or_minus_one("rdma_notify", || {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
-        let ours = unsafe { id_of(id) }?;
+        let identifier = unsafe { id_of(id) }?;
         match event {
-            IBV_EVENT_COMM_EST => Ok(ours.driver.establish()?),
+            IBV_EVENT_COMM_EST => Ok(identifier.driver.establish()?),
             _ => Err(Errno(libc::EINVAL)),
         }
     })
@@ -301,12 +309,12 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety. `id_of`
         // rejects null before `verbs` is read through a raw pointer.
         unsafe {
-            let ours = id_of(id)?;
+            let identifier = id_of(id)?;
             if (&raw const (*id).verbs).read().is_null() {
                 return Err(Errno(libc::EINVAL));
             }
             qp::fail(id)?;
-            ours.driver.disconnect()?;
+            identifier.driver.disconnect()?;
             complete(id)
         }
     })

@@ -123,13 +123,13 @@ fn open(opened: &mut Vec<Opened>, device: &Arc<Device>) -> Result<usize, Errno> 
         return Ok(index);
     }
     let list = List::get()?;
-    let found = list.devices().find(|shown| {
+    let found = list.devices().find(|handle| {
         // SAFETY: the list contains live devices.
-        unsafe { device_of(*shown) }.is_ok_and(|other| Arc::ptr_eq(other, device))
+        unsafe { device_of(*handle) }.is_ok_and(|other| Arc::ptr_eq(other, device))
     });
-    let shown = found.ok_or(Errno(libc::ENODEV))?;
-    // SAFETY: `shown` is a live device of `list`.
-    let context = errno::unless_null(unsafe { ibv_open_device(shown) })?;
+    let handle = found.ok_or(Errno(libc::ENODEV))?;
+    // SAFETY: `handle` is a live device of `list`.
+    let context = errno::unless_null(unsafe { ibv_open_device(handle) })?;
     opened.push(Opened {
         device: Arc::clone(device),
         context,
@@ -153,8 +153,8 @@ impl List {
     fn devices(&self) -> impl Iterator<Item = *mut ibv_device> {
         (0..).map_while(|index| {
             // SAFETY: the list ends with a null pointer, and iteration stops there.
-            let shown = unsafe { *self.0.add(index) };
-            (!shown.is_null()).then_some(shown)
+            let handle = unsafe { *self.0.add(index) };
+            (!handle.is_null()).then_some(handle)
         })
     }
 }
@@ -177,9 +177,9 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
         let list = List::get()?;
         let mut contexts = Vec::new();
         let mut opened = opened();
-        for shown in list.devices() {
+        for handle in list.devices() {
             // SAFETY: the list contains live devices.
-            let device = unsafe { device_of(shown) }?;
+            let device = unsafe { device_of(handle) }?;
             match open(&mut opened, device) {
                 Ok(index) => contexts.push(opened[index].context),
                 Err(error) => tracing::warn!("{} is left out: {error}", device.name()),

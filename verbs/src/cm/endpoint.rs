@@ -8,7 +8,7 @@ use urxe_driver::waiting::Waiting;
 use super::address;
 use super::channel::channel_of;
 use super::event;
-use super::id::{self, QpWish, id_of};
+use super::id::{self, PassiveQpAttr, id_of};
 use super::qp;
 use super::srq;
 use crate::cancellation;
@@ -74,8 +74,8 @@ unsafe fn prepare(
                 (&raw mut (*id).pd).write(pd);
             }
             if !qp_init_attr.is_null() {
-                let wish = QpWish(entry::read(qp_init_attr)?);
-                id_of(id)?.kept().passive = Some(wish);
+                let attr = PassiveQpAttr(entry::read(qp_init_attr)?);
+                id_of(id)?.lock().passive_qp_attr = Some(attr);
             }
             return Ok(());
         }
@@ -113,8 +113,8 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
 ) -> c_int {
     cancellation::wait("rdma_get_request", || {
         // SAFETY: `listen` is null or a live identifier: this function's contract, section Safety.
-        let ours = unsafe { id_of(listen) }?;
-        if !ours.kept().synchronous || id.is_null() {
+        let identifier = unsafe { id_of(listen) }?;
+        if !identifier.lock().synchronous || id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: `listen` is live, and `id_of` rejected null: this function's contract, section
@@ -131,14 +131,14 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
             // it and its identifier are alive. `id` is valid for writing a pointer: the caller's
             // contract, section Safety.
             unsafe {
-                let fresh = (*event).id;
-                let taken = take_request(listen, event);
+                let new_id = (*event).id;
+                let checked = check_request(listen, event);
                 // The event of the request belongs to the new identifier, any other to the
                 // listener.
-                let keeper = if taken.is_ok() { fresh } else { listen };
-                (&raw mut (*keeper).event).write(event);
-                taken?;
-                entry::write(id, fresh)?;
+                let owner = if checked.is_ok() { new_id } else { listen };
+                (&raw mut (*owner).event).write(event);
+                checked?;
+                entry::write(id, new_id)?;
             }
             Ok(true)
         })
@@ -147,7 +147,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
 
 /// # Safety
 /// `listen` must be a live identifier, and `event` an unacknowledged event from its channel.
-unsafe fn take_request(listen: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Result<(), Errno> {
+unsafe fn check_request(listen: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Result<(), Errno> {
     // SAFETY: `listen` and `event` are live: the caller's contract, section Safety. They are read
     // through raw pointers.
     unsafe {
@@ -157,8 +157,8 @@ unsafe fn take_request(listen: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Re
             (_, 0) => return Err(Errno(libc::EINVAL)),
             (_, status) => return Err(Errno(status.abs())),
         }
-        let wish = id_of(listen)?.kept().passive;
-        if let Some(QpWish(mut attr)) = wish {
+        let passive = id_of(listen)?.lock().passive_qp_attr;
+        if let Some(PassiveQpAttr(mut attr)) = passive {
             let pd = (&raw const (*listen).pd).read();
             qp::create_plain((*event).id, pd, &raw mut attr)?;
         }

@@ -10,11 +10,11 @@ use urxe_driver::cm::{Event, EventChannel, EventKind, Id};
 use urxe_driver::path;
 use urxe_driver::waiting::Waiting;
 
-use super::address::{show_addresses, show_path};
+use super::address::{update_addresses, update_path};
 use super::channel::channel_of;
-use super::id::{Asked, Identifier, adopt, destroy, id_of, shown_id};
+use super::id::{Identifier, RequestedLimits, adopt, destroy, id_handle, id_of};
 use super::qp;
-use crate::attributes::shown_address;
+use crate::attributes::to_ibv_ah_attr;
 use crate::cancellation;
 use crate::entry;
 use crate::errno::{self, Errno};
@@ -23,14 +23,14 @@ use crate::multicast::ibv_attach_mcast;
 use crate::object::{self, Handle};
 
 /// The longest time that the end of a process takes, in milliseconds.
-const END: c_int = 1000;
+const EXIT_SLEEP_MS: c_int = 1000;
 
 impl Handle for rdma_cm_event {
-    type Ours = Given;
+    type State = EventState;
 }
 
 /// The library's part of an event that the application has taken.
-pub(crate) struct Given {
+pub(crate) struct EventState {
     /// The identifier whose destruction waits for the acknowledgement; the group likewise.
     owner: Arc<Id>,
     group: Option<Arc<Group>>,
@@ -67,7 +67,7 @@ pub(super) fn step(
     // An identifier that is being destroyed gets no more events. One with a delivered event is not
     // destroyed before the event is acknowledged.
     let deliver = |event: Event| {
-        let owner = shown_id(event.owner())?;
+        let owner = id_handle(event.owner())?;
         event.owner().acks.delivered();
         if let Details::Multicast(group, _) = &event.details {
             group.acks.delivered();
@@ -80,8 +80,8 @@ pub(super) fn step(
         };
         // SAFETY: `owner` is a live identifier: an event of it was counted as delivered and cannot
         // be acknowledged before it is returned.
-        match unsafe { show(&event, owner) } {
-            Some(shown) => return Ok(Some(shown)),
+        match unsafe { to_cm_event(&event, owner) } {
+            Some(cm_event) => return Ok(Some(cm_event)),
             // The application does not get this event.
             None => event.owner().acks.acknowledge(1),
         }
@@ -95,43 +95,43 @@ pub(super) fn step(
 ///
 /// # Safety
 /// `owner` must be the live identifier of the event's owner.
-unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
-    let mut shown = rdma_cm_event::zeroed();
-    shown.id = owner;
-    shown.event = event.kind as rdma_cm_event_type;
-    shown.status = event.status;
-    let mut given = Given {
+unsafe fn to_cm_event(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
+    let mut cm_event = rdma_cm_event::zeroed();
+    cm_event.id = owner;
+    cm_event.event = event.kind as rdma_cm_event_type;
+    cm_event.status = event.status;
+    let mut state = EventState {
         owner: Arc::clone(event.owner()),
         group: group_of(event).cloned(),
         private_data: Vec::new(),
     };
-    shown.param = show_details(&event.details, &mut given.private_data);
+    cm_event.param = to_event_param(&event.details, &mut state.private_data);
     // SAFETY: `owner` is a live identifier: the caller's contract, section Safety.
-    let noted = unsafe {
+    let updated = unsafe {
         match event.kind {
-            EventKind::AddressResolved => show_addresses(owner).inspect_err(|_| {
-                shown.event = RDMA_CM_EVENT_ADDR_ERROR;
+            EventKind::AddressResolved => update_addresses(owner).inspect_err(|_| {
+                cm_event.event = RDMA_CM_EVENT_ADDR_ERROR;
             }),
-            EventKind::RouteResolved => show_path(owner).inspect_err(|_| {
-                shown.event = RDMA_CM_EVENT_ROUTE_ERROR;
+            EventKind::RouteResolved => update_path(owner).inspect_err(|_| {
+                cm_event.event = RDMA_CM_EVENT_ROUTE_ERROR;
             }),
             EventKind::ConnectRequest => {
-                let fresh = take_request(event, owner)?;
-                shown.id = fresh;
-                shown.listen_id = owner;
+                let new_id = adopt_request(event, owner)?;
+                cm_event.id = new_id;
+                cm_event.listen_id = owner;
                 Ok(())
             }
             EventKind::ConnectResponse => {
                 let has_qp = !(&raw const (*owner).qp).read().is_null();
-                note_options(event, owner);
+                store_remote_ece(event, owner);
                 let ready = if has_qp {
                     complete_connection(owner)
                 } else {
                     Ok(())
                 };
                 match (has_qp, &ready) {
-                    (true, Ok(())) => shown.event = RDMA_CM_EVENT_ESTABLISHED,
-                    (_, Err(_)) => shown.event = RDMA_CM_EVENT_CONNECT_ERROR,
+                    (true, Ok(())) => cm_event.event = RDMA_CM_EVENT_ESTABLISHED,
+                    (_, Err(_)) => cm_event.event = RDMA_CM_EVENT_CONNECT_ERROR,
                     _ => {}
                 }
                 ready
@@ -143,7 +143,7 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
                 Ok(())
             }
             EventKind::MulticastJoin => attach(event, owner).inspect_err(|_| {
-                shown.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+                cm_event.event = RDMA_CM_EVENT_MULTICAST_ERROR;
             }),
             EventKind::AddressError
             | EventKind::AddressInfoResolved
@@ -156,10 +156,10 @@ unsafe fn show(event: &Event, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_eve
             | EventKind::User => Ok(()),
         }
     };
-    if let Err(error) = noted {
-        shown.status = -error.0;
+    if let Err(error) = updated {
+        cm_event.status = -error.0;
     }
-    Some(object::make(shown, given))
+    Some(object::make(cm_event, state))
 }
 
 fn group_of(event: &Event) -> Option<&Arc<Group>> {
@@ -189,26 +189,26 @@ unsafe fn attach(event: &Event, id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// `id` must be a live identifier.
 unsafe fn has_failed(id: *mut rdma_cm_id) -> bool {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    unsafe { id_of(id) }.is_ok_and(|ours| ours.kept().failed)
+    unsafe { id_of(id) }.is_ok_and(|identifier| identifier.lock().failed)
 }
 
 /// Stores the ECE options of the peer.
 ///
 /// # Safety
 /// `id` must be a live identifier.
-unsafe fn note_options(event: &Event, id: *mut rdma_cm_id) {
+unsafe fn store_remote_ece(event: &Event, id: *mut rdma_cm_id) {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    if let (Details::Connection(details), Ok(ours)) = (&event.details, unsafe { id_of(id) }) {
-        ours.kept().remote_ece = details.ece;
+    if let (Details::Connection(details), Ok(identifier)) = (&event.details, unsafe { id_of(id) }) {
+        identifier.lock().remote_ece = details.ece;
     }
 }
 
 /// Checks that the peer's ECE vendor is the one offered, or none.
-fn same_vendor(ours: &Identifier) -> Result<(), Errno> {
-    let kept = ours.kept();
-    match kept.remote_ece.vendor_id {
+fn check_ece_vendor(identifier: &Identifier) -> Result<(), Errno> {
+    let inner = identifier.lock();
+    match inner.remote_ece.vendor_id {
         0 => Ok(()),
-        vendor if vendor == kept.local_ece.vendor_id => Ok(()),
+        vendor if vendor == inner.local_ece.vendor_id => Ok(()),
         _ => Err(Errno(libc::EINVAL)),
     }
 }
@@ -220,12 +220,12 @@ fn same_vendor(ours: &Identifier) -> Result<(), Errno> {
 unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
     unsafe {
-        let ours = id_of(id)?;
-        let ready = same_vendor(ours)
+        let identifier = id_of(id)?;
+        let ready = check_ece_vendor(identifier)
             .and_then(|()| qp::make_ready(id, None))
-            .and_then(|()| Ok(ours.driver.ready()?));
+            .and_then(|()| Ok(identifier.driver.ready()?));
         if ready.is_err() {
-            ours.kept().failed = true;
+            identifier.lock().failed = true;
             // The first error is the one reported.
             let _ = qp::fail(id);
         }
@@ -239,45 +239,45 @@ unsafe fn complete_connection(id: *mut rdma_cm_id) -> Result<(), Errno> {
 ///
 /// # Safety
 /// `listener` must be the live identifier of the event's listener.
-unsafe fn take_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut rdma_cm_id> {
-    event.id.take_up();
+unsafe fn adopt_request(event: &Event, listener: *mut rdma_cm_id) -> Option<*mut rdma_cm_id> {
+    event.id.leave_backlog();
     // SAFETY: `listener` is a live identifier: the caller's contract, section Safety.
     let adopted = unsafe { adopt(&event.id, listener) };
-    let fresh = adopted
+    let new_id = adopted
         .inspect_err(|error| {
             tracing::error!("a request is rejected: {error}");
             event.id.close();
         })
         .ok()?;
-    // SAFETY: `fresh` was created by `adopt` and is live.
-    let prepared = unsafe { show_addresses(fresh).and_then(|()| show_path(fresh)) };
+    // SAFETY: `new_id` was created by `adopt` and is live.
+    let prepared = unsafe { update_addresses(new_id).and_then(|()| update_path(new_id)) };
     if let Err(error) = prepared {
         tracing::error!("a request is rejected: {error}");
-        // SAFETY: `fresh` was created here and was not returned to the application. The call fails
+        // SAFETY: `new_id` was created here and was not returned to the application. The call fails
         // for null pointers only.
-        let _ = unsafe { destroy(fresh) };
+        let _ = unsafe { destroy(new_id) };
         return None;
     }
-    if let Details::Connection(asked) = &event.details {
-        // SAFETY: `fresh` was created by `adopt` and is live.
-        if let Ok(ours) = unsafe { id_of(fresh) } {
-            let mut kept = ours.kept();
-            kept.asked = Asked {
-                responder_resources: asked.responder_resources,
-                initiator_depth: asked.initiator_depth,
+    if let Details::Connection(details) = &event.details {
+        // SAFETY: `new_id` was created by `adopt` and is live.
+        if let Ok(identifier) = unsafe { id_of(new_id) } {
+            let mut inner = identifier.lock();
+            inner.requested = RequestedLimits {
+                responder_resources: details.responder_resources,
+                initiator_depth: details.initiator_depth,
             };
-            kept.remote_ece = asked.ece;
+            inner.remote_ece = details.ece;
         }
     }
-    Some(fresh)
+    Some(new_id)
 }
 
 /// Returns the parameters of an event, and stores the bytes that they point to in `private_data`.
-fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_param {
+fn to_event_param(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_param {
     /// The largest length that `private_data_len` can hold.
-    const MOST: usize = u8::MAX as usize;
-    let mut keep = |data: &[u8]| {
-        *private_data = data[..data.len().min(MOST)].to_vec();
+    const MAX_LEN: usize = u8::MAX as usize;
+    let mut store = |data: &[u8]| {
+        *private_data = data[..data.len().min(MAX_LEN)].to_vec();
         match private_data.is_empty() {
             true => (ptr::null(), 0),
             false => (private_data.as_ptr().cast(), private_data.len() as u8),
@@ -287,7 +287,7 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
         Details::None => rdma_cm_event::zeroed().param,
         Details::User(arg) => rdma_cm_event_param { arg: *arg },
         Details::Connection(details) => {
-            let (data, len) = keep(&details.private_data);
+            let (data, len) = store(&details.private_data);
             let conn = rdma_conn_param {
                 private_data: data,
                 private_data_len: len,
@@ -301,23 +301,23 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
             };
             rdma_cm_event_param { conn }
         }
-        Details::Multicast(group, way) => {
+        Details::Multicast(group, details) => {
             let ud = rdma_ud_param {
                 // The application's context pointer, which is not dereferenced.
                 private_data: ptr::with_exposed_provenance(group.tag),
                 private_data_len: 0,
-                ah_attr: shown_address(&way.av),
-                qp_num: way.qpn.get(),
-                qkey: way.qkey.0,
+                ah_attr: to_ibv_ah_attr(&details.av),
+                qp_num: details.qpn.get(),
+                qkey: details.qkey.0,
             };
             rdma_cm_event_param { ud }
         }
         Details::Datagram(details) => {
-            let (data, len) = keep(&details.private_data);
+            let (data, len) = store(&details.private_data);
             let ud = rdma_ud_param {
                 private_data: data,
                 private_data_len: len,
-                ah_attr: shown_address(&details.av),
+                ah_attr: to_ibv_ah_attr(&details.av),
                 qp_num: details.qpn.get(),
                 qkey: details.qkey.0,
             };
@@ -333,11 +333,11 @@ fn show_details(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_event_
 pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: `event` was made by this library and is freed only here, once: the caller's contract,
     // section Safety.
-    let given = unsafe { object::free(event) };
-    if let Some(group) = &given.group {
+    let state = unsafe { object::free(event) };
+    if let Some(group) = &state.group {
         group.acks.acknowledge(1);
     }
-    given.owner.acks.acknowledge(1);
+    state.owner.acks.acknowledge(1);
 }
 
 /// # Safety
@@ -358,9 +358,9 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             // channel destroyed, as rping's does, while `exit` is in progress. With rdma-core it
             // would block forever. A bounded sleep is used instead, since another thread may be
             // about to join it.
-            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && path::is_leaving() {
+            if matches!(channel, Err(Errno(libc::EBADF))) && !has_waited && path::is_exiting() {
                 has_waited = true;
-                waiting.sleep_for(END);
+                waiting.sleep_for(EXIT_SLEEP_MS);
                 return Ok(false);
             }
             let Some(next) = step(channel.as_ref().map_err(|error| *error)?, waiting)? else {

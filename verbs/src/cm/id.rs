@@ -18,28 +18,28 @@ use crate::ffi::*;
 use crate::object::{self, Handle};
 
 impl Handle for rdma_cm_id {
-    type Ours = Identifier;
+    type State = Identifier;
 }
 
 /// The library's part of an `rdma_cm_id`.
 pub(crate) struct Identifier {
     pub driver: Arc<Id>,
-    kept: Mutex<Kept>,
+    inner: Mutex<Inner>,
 }
 
 /// The mutable state of an identifier.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Inner {
     /// Whether the identifier owns its channel and its calls wait.
     pub synchronous: bool,
     pub device: Option<DeviceUse>,
     /// The array that `route.path_rec` points to.
     pub paths: Box<[ibv_sa_path_rec]>,
     /// The attributes for the queue pairs of a passive endpoint's connections.
-    pub passive: Option<QpWish>,
+    pub passive_qp_attr: Option<PassiveQpAttr>,
     pub addrinfo: Resolving,
     /// The READ and atomic limits that the peer of a connection requested.
-    pub asked: Asked,
+    pub requested: RequestedLimits,
     /// Whether the queue pair could not be made ready; the application was informed then.
     pub failed: bool,
     pub local_ece: Ece,
@@ -48,14 +48,14 @@ pub(super) struct Kept {
 
 /// The attributes given for queue pairs that are created later.
 #[derive(Clone, Copy)]
-pub(super) struct QpWish(pub ibv_qp_init_attr);
+pub(super) struct PassiveQpAttr(pub ibv_qp_init_attr);
 
 // SAFETY: the pointers refer to the application's verbs objects, which any thread may use.
-unsafe impl Send for QpWish {}
+unsafe impl Send for PassiveQpAttr {}
 
 /// The READs and atomics that a peer requests: to be served, and to be outstanding.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestedLimits {
     pub responder_resources: u8,
     pub initiator_depth: u8,
 }
@@ -70,8 +70,8 @@ pub(super) enum Resolving {
 }
 
 impl Identifier {
-    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,13 +85,13 @@ impl Identifier {
 pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Identifier, Errno> {
     // SAFETY: `id` is null or a live identifier that outlives the result: the caller's contract,
     // section Safety.
-    unsafe { object::ours(id) }
+    unsafe { object::state_of(id) }
 }
 
 /// Returns the `rdma_cm_id` of an identifier, unless it is being destroyed.
-pub(super) fn shown_id(id: &Id) -> Option<*mut rdma_cm_id> {
-    let shown = ptr::with_exposed_provenance_mut::<rdma_cm_id>(id.tag());
-    (!shown.is_null()).then_some(shown)
+pub(super) fn id_handle(id: &Id) -> Option<*mut rdma_cm_id> {
+    let handle = ptr::with_exposed_provenance_mut::<rdma_cm_id>(id.tag());
+    (!handle.is_null()).then_some(handle)
 }
 
 /// Returns the service of an identifier. Only [`PortSpace::Ib`] depends on the queue pair type.
@@ -134,7 +134,14 @@ pub(super) fn create(
     };
     let events = channel_of(channel)?;
     let driver = Id::new(&events, space, service(space, qp_type));
-    Ok(show(driver, channel, context, ps, qp_type, synchronous))
+    Ok(create_handle(
+        driver,
+        channel,
+        context,
+        ps,
+        qp_type,
+        synchronous,
+    ))
 }
 
 /// Creates the `rdma_cm_id` for a peer's connection request.
@@ -151,7 +158,7 @@ pub(super) unsafe fn adopt(
     listener: *mut rdma_cm_id,
 ) -> Result<*mut rdma_cm_id, Errno> {
     // SAFETY: `listener` is a live identifier: the caller's contract, section Safety.
-    let synchronous = unsafe { id_of(listener) }?.kept().synchronous;
+    let synchronous = unsafe { id_of(listener) }?.lock().synchronous;
     // SAFETY: `listener` points to a readable `rdma_cm_id`: the caller's contract, section Safety.
     // The copy owns nothing.
     let model = unsafe { listener.read() };
@@ -164,7 +171,7 @@ pub(super) unsafe fn adopt(
         false => model.channel,
     };
     let (context, ps, qp_type) = (model.context, model.ps, model.qp_type);
-    Ok(show(
+    Ok(create_handle(
         Arc::clone(driver),
         channel,
         context,
@@ -174,8 +181,8 @@ pub(super) unsafe fn adopt(
     ))
 }
 
-/// Creates the `rdma_cm_id` that the application sees.
-fn show(
+/// Creates the `rdma_cm_id` of an identifier of the driver.
+fn create_handle(
     driver: Arc<Id>,
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -183,19 +190,19 @@ fn show(
     qp_type: ibv_qp_type,
     synchronous: bool,
 ) -> *mut rdma_cm_id {
-    let mut shown = rdma_cm_id::zeroed();
-    shown.channel = channel;
-    shown.context = context;
-    shown.ps = ps;
-    shown.qp_type = qp_type;
-    let ours = Identifier {
+    let mut handle = rdma_cm_id::zeroed();
+    handle.channel = channel;
+    handle.context = context;
+    handle.ps = ps;
+    handle.qp_type = qp_type;
+    let state = Identifier {
         driver: Arc::clone(&driver),
-        kept: Mutex::new(Kept {
+        inner: Mutex::new(Inner {
             synchronous,
-            ..Kept::default()
+            ..Inner::default()
         }),
     };
-    let id = object::make(shown, ours);
+    let id = object::make(handle, state);
     driver.tag.store(id.expose_provenance(), Ordering::Release);
     id
 }
@@ -206,17 +213,17 @@ fn show(
 /// `id` must be a live identifier that is not used during or after the call.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    let ours = unsafe { id_of(id) }?;
-    ours.driver.tag.store(0, Ordering::Release);
-    ours.driver.close();
+    let identifier = unsafe { id_of(id) }?;
+    identifier.driver.tag.store(0, Ordering::Release);
+    identifier.driver.close();
     // SAFETY: `id` is live and no other thread uses it: the caller's contract, section Safety. Its
     // members are accessed through raw pointers, without references. Its own channel is destroyed
     // with it.
     unsafe {
         forget_event(id);
-        ours.driver.acks.wait();
+        identifier.driver.acks.wait();
         let channel = (&raw const (*id).channel).read();
-        let synchronous = ours.kept().synchronous;
+        let synchronous = identifier.lock().synchronous;
         drop(object::free(id));
         if synchronous {
             channel::destroy(channel);
@@ -250,7 +257,7 @@ pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
 /// `id` must be a live identifier.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    if !unsafe { id_of(id) }?.kept().synchronous {
+    if !unsafe { id_of(id) }?.lock().synchronous {
         return Ok(());
     }
     // SAFETY: `id` is live: the caller's contract, section Safety. Its members are accessed through
@@ -305,8 +312,8 @@ pub unsafe extern "C" fn rdma_migrate_id(
 ) -> c_int {
     entry::status_or_minus_one("rdma_migrate_id", || {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
-        let ours = unsafe { id_of(id) }?;
-        let was_synchronous = ours.kept().synchronous;
+        let identifier = unsafe { id_of(id) }?;
+        let was_synchronous = identifier.lock().synchronous;
         let synchronous = channel.is_null();
         if was_synchronous && synchronous {
             return Err(Errno(libc::EINVAL));
@@ -322,9 +329,9 @@ pub unsafe extern "C" fn rdma_migrate_id(
             if was_synchronous {
                 forget_event(id);
             }
-            ours.driver.migrate(&channel_of(to)?);
+            identifier.driver.migrate(&channel_of(to)?);
             (&raw mut (*id).channel).write(to);
-            ours.kept().synchronous = synchronous;
+            identifier.lock().synchronous = synchronous;
             if was_synchronous {
                 channel::destroy(from);
             }
@@ -339,12 +346,12 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     entry::status_or_minus_one("rdma_set_local_ece", || {
         // SAFETY: `id` is null or a live identifier, `ece` null or readable: the caller's contract,
         // section Safety. `id_of` rejects null before `qp` is read through a raw pointer.
-        let (ours, ece, qp) =
+        let (identifier, ece, qp) =
             unsafe { (id_of(id)?, entry::read(ece)?, (&raw const (*id).qp).read()) };
         if !qp.is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        ours.kept().local_ece = Ece {
+        identifier.lock().local_ece = Ece {
             vendor_id: ece.vendor_id,
             options: ece.options,
         };
@@ -358,18 +365,18 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
     entry::status_or_minus_one("rdma_get_remote_ece", || {
         // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety. `id_of`
         // rejects null before `qp` is read through a raw pointer.
-        let (ours, qp) = unsafe { (id_of(id)?, (&raw const (*id).qp).read()) };
+        let (identifier, qp) = unsafe { (id_of(id)?, (&raw const (*id).qp).read()) };
         if !qp.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let Ece { vendor_id, options } = ours.kept().remote_ece;
-        let shown = ibv_ece {
+        let Ece { vendor_id, options } = identifier.lock().remote_ece;
+        let value = ibv_ece {
             vendor_id,
             options,
             comp_mask: 0,
         };
         // SAFETY: `ece` is null or valid for writing an `ibv_ece`: the caller's contract, section
         // Safety.
-        unsafe { entry::write(ece, shown) }
+        unsafe { entry::write(ece, value) }
     })
 }

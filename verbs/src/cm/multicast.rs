@@ -22,9 +22,10 @@ unsafe fn join(
 ) -> Result<(), Errno> {
     // SAFETY: `id` and `address` are null or valid: the caller's contract, section Safety.
     unsafe {
-        let ours = id_of(id)?;
+        let identifier = id_of(id)?;
         let address = read_address(address)?;
-        ours.driver
+        identifier
+            .driver
             .join(address, send_only, context.expose_provenance())?;
         complete(id)
     }
@@ -77,14 +78,14 @@ pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut so
     entry::status_or_minus_one("rdma_leave_multicast", || {
         // SAFETY: `id` and `addr` are null or valid: the caller's contract, section Safety. `id_of`
         // rejects null before `qp` is read through a raw pointer.
-        let (ours, address, qp) = unsafe {
+        let (identifier, address, qp) = unsafe {
             (
                 id_of(id)?,
                 read_address(addr)?,
                 (&raw const (*id).qp).read(),
             )
         };
-        let group = ours.driver.leave(address)?;
+        let group = identifier.driver.leave(address)?;
         if !qp.is_null() && !group.send_only {
             let gid = ibv_gid { raw: group.gid().0 };
             // Before the application has taken the event, the queue pair is not attached.

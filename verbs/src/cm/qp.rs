@@ -8,7 +8,7 @@ use urxe_driver::qp::QpCap;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
 use super::id::id_of;
-use crate::attributes::shown_attributes;
+use crate::attributes::to_ibv_qp_attr;
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::context::context_of;
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
@@ -31,12 +31,12 @@ unsafe fn attributes(
     let state = QpState::from_number(state).ok_or(Errno(libc::EINVAL))?;
     // SAFETY: `id` is null or a live identifier: the caller's contract, section Safety.
     let (attr, mask) = unsafe { id_of(id) }?.driver.qp_attributes(state)?;
-    Ok(shown(&attr, mask))
+    Ok(to_ibv_attr(&attr, mask))
 }
 
-fn shown(attr: &QpAttr, mask: AttrMask) -> (ibv_qp_attr, c_int) {
-    let shown = shown_attributes(attr, &QpCap::default());
-    (shown, mask.bits().cast_signed())
+fn to_ibv_attr(attr: &QpAttr, mask: AttrMask) -> (ibv_qp_attr, c_int) {
+    let ibv_attr = to_ibv_qp_attr(attr, &QpCap::default());
+    (ibv_attr, mask.bits().cast_signed())
 }
 
 /// Moves a queue pair to a state with the identifier's attributes.
@@ -200,8 +200,8 @@ pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
 /// `id` must be a live identifier.
 pub(super) unsafe fn xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
     // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    let kept = unsafe { id_of(id) }?.kept();
-    kept.device.as_ref().ok_or(Errno(libc::EINVAL))?.xrcd()
+    let inner = unsafe { id_of(id) }?.lock();
+    inner.device.as_ref().ok_or(Errno(libc::EINVAL))?.xrcd()
 }
 
 /// Creates the identifier's queue pair.
@@ -218,29 +218,29 @@ pub(super) unsafe fn create(
 ) -> Result<(), Errno> {
     // SAFETY: `id` is null or a live identifier, and `id_of` rejects null: the caller's contract,
     // section Safety.
-    let shown = unsafe {
+    let own = unsafe {
         id_of(id)?;
         id.read()
     };
     // SAFETY: `verbs` is null or the context that this library has opened for the identifier.
-    unsafe { context_of(shown.verbs) }?;
-    if !shown.qp.is_null() {
+    unsafe { context_of(own.verbs) }?;
+    if !own.qp.is_null() {
         return Err(Errno(libc::EINVAL));
     }
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
         attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
-        attr.pd = shown.pd;
+        attr.pd = own.pd;
     }
     // SAFETY: `attr.pd` is the given live protection domain, or that of the identifier, which has a
     // device. It is read through a raw pointer.
     let domain_of = unsafe { (&raw const (*attr.pd).context).read() };
-    if !ptr::eq(domain_of, shown.verbs) {
+    if !ptr::eq(domain_of, own.verbs) {
         return Err(Errno(libc::EINVAL));
     }
-    let another = |ours: *mut ibv_cq, given: *mut ibv_cq| {
-        !ours.is_null() && !given.is_null() && !ptr::eq(ours, given)
+    let differs = |own: *mut ibv_cq, given: *mut ibv_cq| {
+        !own.is_null() && !given.is_null() && !ptr::eq(own, given)
     };
-    if another(shown.recv_cq, attr.recv_cq) || another(shown.send_cq, attr.send_cq) {
+    if differs(own.recv_cq, attr.recv_cq) || differs(own.send_cq, attr.send_cq) {
         return Err(Errno(libc::EINVAL));
     }
     // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety.
@@ -296,7 +296,7 @@ unsafe fn create_with_queues(
         }
         (&raw mut (*id).qp).write(qp);
         // ECE set by the application applies to queue pairs of its own; this one has no options.
-        id_of(id)?.kept().local_ece = Ece::default();
+        id_of(id)?.lock().local_ece = Ece::default();
     }
     Ok(())
 }

@@ -22,17 +22,17 @@ use crate::srq::{create_srq_ex, ibv_destroy_srq};
 unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: `id` is null or a live identifier, and `id_of` rejects null: the caller's contract,
     // section Safety.
-    let shown = unsafe {
+    let own = unsafe {
         id_of(id)?;
         id.read()
     };
     // SAFETY: `verbs` is null or the context that this library has opened for the identifier.
-    unsafe { context_of(shown.verbs) }?;
+    unsafe { context_of(own.verbs) }?;
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
         return Err(Errno(libc::EINVAL));
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-        attr.pd = shown.pd;
+        attr.pd = own.pd;
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
     }
     // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety.
@@ -103,9 +103,9 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     entry::status_or_minus_one("rdma_create_srq_ex", || {
         // SAFETY: `id` and `attr` are null or valid: the caller's contract, section Safety.
         unsafe {
-            let mut wanted = entry::read(attr)?;
-            create(id, &mut wanted)?;
-            entry::write(attr, wanted)
+            let mut init_attr = entry::read(attr)?;
+            create(id, &mut init_attr)?;
+            entry::write(attr, init_attr)
         }
     })
 }
@@ -123,17 +123,17 @@ pub unsafe extern "C" fn rdma_create_srq(
         unsafe {
             id_of(id)?;
             let plain = entry::read(attr)?;
-            let mut wanted = ibv_srq_init_attr_ex::zeroed();
-            wanted.srq_context = plain.srq_context;
-            wanted.attr = plain.attr;
-            wanted.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-            wanted.srq_type = match (&raw const (*id).qp_type).read() {
+            let mut init_attr = ibv_srq_init_attr_ex::zeroed();
+            init_attr.srq_context = plain.srq_context;
+            init_attr.attr = plain.attr;
+            init_attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+            init_attr.srq_type = match (&raw const (*id).qp_type).read() {
                 IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
                 _ => IBV_SRQT_BASIC,
             };
-            wanted.pd = pd;
-            create(id, &mut wanted)?;
-            (&raw mut (*attr).attr).write_unaligned(wanted.attr);
+            init_attr.pd = pd;
+            create(id, &mut init_attr)?;
+            (&raw mut (*attr).attr).write_unaligned(init_attr.attr);
         }
         Ok(())
     })

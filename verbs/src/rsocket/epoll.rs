@@ -142,7 +142,7 @@ pub unsafe extern "C" fn repoll_wait(
             let mut fds: Vec<_> = entries
                 .iter()
                 .filter(|entry| !entry.silent)
-                .map(asks)
+                .map(to_pollfd)
                 .collect();
             fds.push(pollfd {
                 fd: epfd,
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn repoll_wait(
     })
 }
 
-fn asks(entry: &Entry) -> pollfd {
+fn to_pollfd(entry: &Entry) -> pollfd {
     let bits = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP;
     pollfd {
         fd: entry.fd,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use super::socket_of;
-use crate::cm::address::{read_address, shown_address};
+use crate::cm::address::{read_address, to_sockaddr};
 use crate::entry;
 use crate::errno::{self, Errno};
 use urxe_rsockets::Socket;
@@ -62,13 +62,13 @@ pub(super) unsafe fn write_name(
         SocketAddr::V4(_) => size_of::<sockaddr_in>(),
         SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
     };
-    let shown = shown_address(address);
+    let storage = to_sockaddr(address);
     // SAFETY: `len` is null or valid, and `to` is null or valid for writing `*len` bytes: the
     // caller's contract, section Safety. The copy is bytewise and may be partial.
     unsafe {
         let room = entry::read(len)? as usize;
         if !to.is_null() {
-            let from = (&raw const shown).cast::<u8>();
+            let from = (&raw const storage).cast::<u8>();
             to.cast::<u8>()
                 .copy_from_nonoverlapping(from, room.min(whole));
         }

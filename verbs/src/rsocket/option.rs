@@ -199,7 +199,7 @@ unsafe fn set_of_stream(
 /// # Safety
 /// `len` must be null or valid for reading and writing, and `to` null or valid for writing `*len`
 /// bytes.
-unsafe fn give<T>(value: T, to: *mut c_void, len: *mut socklen_t) -> Result<(), Errno> {
+unsafe fn write_option<T>(value: T, to: *mut c_void, len: *mut socklen_t) -> Result<(), Errno> {
     // SAFETY: `len` and `to` are null or valid: the caller's contract, section Safety.
     unsafe {
         if to.is_null() || (entry::read(len)? as usize) < size_of::<T>() {
@@ -218,7 +218,7 @@ unsafe fn give<T>(value: T, to: *mut c_void, len: *mut socklen_t) -> Result<(), 
 /// # Safety
 /// `len` must be null or valid for reading and writing, and `to` null or valid for writing `*len`
 /// bytes.
-unsafe fn give_as_known<T: Copy>(
+unsafe fn write_truncated<T: Copy>(
     value: &T,
     to: *mut c_void,
     len: *mut socklen_t,
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn rgetsockopt(
                 let size = size_of_name(&datagrams.settings(), optname)?;
                 // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
                 // Safety.
-                return unsafe { give(size, optval, optlen) };
+                return unsafe { write_option(size, optval, optlen) };
             }
             Socket::Datagram(_) => {
                 // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
@@ -258,25 +258,25 @@ pub unsafe extern "C" fn rgetsockopt(
             }
         };
         if (level, optname) == (libc::SOL_SOCKET, libc::SO_LINGER) {
-            let shown = linger {
+            let value = linger {
                 l_onoff: stream.options().linger.into(),
                 l_linger: 0,
             };
             // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
             // Safety.
-            return unsafe { give(shown, optval, optlen) };
+            return unsafe { write_option(value, optval, optlen) };
         }
         if (level, optname) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
             // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section
             // Safety.
-            return unsafe { give_as_known(&information(&stream), optval, optlen) };
+            return unsafe { write_truncated(&information(&stream), optval, optlen) };
         }
         let value = match level {
             SOL_RDMA => size_of_name(&stream.settings(), optname)?,
             _ => option_of_stream(&stream, level, optname)?,
         };
         // SAFETY: `optval` and `optlen` are null or valid: the caller's contract, section Safety.
-        unsafe { give(value, optval, optlen) }
+        unsafe { write_option(value, optval, optlen) }
     })
 }
 
@@ -297,13 +297,13 @@ fn information(stream: &StreamSocket) -> libc::tcp_info {
     const ESTABLISHED: u8 = 1;
     const CLOSED: u8 = 7;
     // SAFETY: `tcp_info` consists of integers, for which zero is valid.
-    let mut shown: libc::tcp_info = unsafe { std::mem::zeroed() };
-    shown.tcpi_state = match stream.is_connected() {
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    info.tcpi_state = match stream.is_connected() {
         true => ESTABLISHED,
         false => CLOSED,
     };
-    shown.tcpi_snd_cwnd = stream.settings().send_queue.into();
-    shown
+    info.tcpi_snd_cwnd = stream.settings().send_queue.into();
+    info
 }
 
 fn option_of_stream(stream: &StreamSocket, level: c_int, name: c_int) -> Result<c_int, Errno> {

@@ -27,7 +27,7 @@ impl Polled {
     }
 
     /// Updates the returned events; returns the number of descriptors that have any.
-    fn look(&mut self) -> Result<usize, Errno> {
+    fn poll_now(&mut self) -> Result<usize, Errno> {
         let mut others = Vec::new();
         for (at, (fd, socket)) in self.fds.iter_mut().zip(&self.sockets).enumerate() {
             match socket {
@@ -58,8 +58,8 @@ impl Polled {
     }
 
     /// Consumes the notifications of the descriptors that the kernel reported.
-    fn clear(&self, asked: &[pollfd]) {
-        for (socket, fd) in self.sockets.iter().zip(asked) {
+    fn clear(&self, armed: &[pollfd]) {
+        for (socket, fd) in self.sockets.iter().zip(armed) {
             match socket {
                 Some(_) if fd.revents == 0 => {}
                 Some(Socket::Stream(stream)) => stream.clear(),
@@ -168,7 +168,7 @@ fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> 
         return system_poll(&mut polled.fds, milliseconds(timeout));
     }
     loop {
-        let found = polled.look()?;
+        let found = polled.poll_now()?;
         if found > 0 || is_over() {
             return Ok(found);
         }
@@ -180,15 +180,15 @@ fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> 
     let watching = Watching::new(&sockets)?;
     loop {
         watching.wake.clear();
-        let mut asked = polled.arm(&watching.wake);
+        let mut armed = polled.arm(&watching.wake);
         // An event before arming causes no notification, so poll once more.
-        let found = polled.look()?;
+        let found = polled.poll_now()?;
         if found > 0 || is_over() {
             return Ok(found);
         }
         let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-        system_poll(&mut asked, milliseconds(left))?;
-        polled.clear(&asked);
+        system_poll(&mut armed, milliseconds(left))?;
+        polled.clear(&armed);
     }
 }
 
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn rselect(
         }
         poll(&mut polled, timeout)?;
         let mut found = 0;
-        for (set, wanted, reported) in [
+        for (set, event, reported) in [
             (readfds, POLLIN, POLLIN | POLLHUP | POLLERR),
             (writefds, POLLOUT, POLLOUT | POLLERR),
             (exceptfds, 0, libc::POLLPRI),
@@ -278,8 +278,8 @@ pub unsafe extern "C" fn rselect(
                     if !libc::FD_ISSET(fd.fd, set) {
                         continue;
                     }
-                    let asked = wanted == 0 || fd.events & wanted != 0;
-                    match asked && fd.revents & reported != 0 {
+                    let requested = event == 0 || fd.events & event != 0;
+                    match requested && fd.revents & reported != 0 {
                         true => found += 1,
                         false => libc::FD_CLR(fd.fd, set),
                     }

@@ -13,7 +13,7 @@ use urxe_rsockets::Socket;
 use urxe_rsockets::data::{Sink, Source};
 
 /// Converts a number of bytes; a call never requests more than `ssize_t` can represent.
-fn told(bytes: u64) -> ssize_t {
+fn to_ssize(bytes: u64) -> ssize_t {
     bytes as ssize_t
 }
 
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn rrecv(
     entry::number("rrecv", || {
         // SAFETY: `buf` is valid for writing `len` bytes: the caller's contract, section Safety.
         let received = unsafe { receive(socket, &mut Pieces::one(buf, len), flags, NO_NAME) };
-        received.map(told)
+        received.map(to_ssize)
     })
 }
 
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn rrecvfrom(
             let mut sink = Pieces::one(buf, len);
             receive(socket, &mut sink, flags, (src_addr, addrlen))
         };
-        received.map(told)
+        received.map(to_ssize)
     })
 }
 
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int)
             let name = (message.msg_name.cast(), &raw mut (*msg).msg_namelen);
             let received = receive(socket, &mut sink, flags, name)?;
             (&raw mut (*msg).msg_flags).write_unaligned(0);
-            Ok(told(received))
+            Ok(to_ssize(received))
         }
     })
 }
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, iovcnt: c_int)
             let mut sink = Pieces::of(iov, pieces_count(iovcnt)?)?;
             receive(socket, &mut sink, 0, NO_NAME)
         };
-        received.map(told)
+        received.map(to_ssize)
     })
 }
 
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn rsendto(
             let mut source = Pieces::one(buf.cast_mut(), len);
             send(socket, &mut source, flags, (dest_addr, addrlen))
         };
-        sent.map(told)
+        sent.map(to_ssize)
     })
 }
 
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, flags: c_in
             let name = (message.msg_name.cast_const().cast(), message.msg_namelen);
             send(socket, &mut source, flags, name)
         };
-        sent.map(told)
+        sent.map(to_ssize)
     })
 }
 
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, iovcnt: c_int
             let mut source = Pieces::of(iov, pieces_count(iovcnt)?)?;
             send(socket, &mut source, 0, (std::ptr::null(), 0))
         };
-        sent.map(told)
+        sent.map(to_ssize)
     })
 }
 
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn riowrite(
         let mut source = unsafe { Pieces::one(buf.cast_mut(), count) };
         let dont_wait = flags & libc::MSG_DONTWAIT != 0;
         let written = stream.write_mapped(&mut source, offset.cast_unsigned(), dont_wait)?;
-        Ok(told(written))
+        Ok(to_ssize(written))
     });
     // The C declaration is unsigned, and errors are still -1.
     written.cast_unsigned()

@@ -16,7 +16,7 @@ fn invalid<T: std::fmt::Debug>(result: Result<T, CmError>) {
 }
 
 #[test]
-fn an_address_leads_to_a_device_and_a_path() {
+fn an_address_resolves_to_a_device_and_a_path() {
     let (channel, id) = id();
     invalid(id.resolve_route());
     invalid(id.qp_attributes(QpState::Init));
@@ -48,7 +48,7 @@ fn a_bound_identifier_keeps_its_address_and_ip_version() {
 }
 
 #[test]
-fn a_source_that_is_not_of_this_host_is_refused() {
+fn a_source_address_of_another_host_is_refused() {
     let (channel, id) = id();
     id.bind(address("0.0.0.0")).unwrap();
     id.resolve_address(None, address("127.9.9.9")).unwrap();
@@ -81,7 +81,7 @@ fn a_loopback_address_selects_no_device_until_a_destination_is_resolved() {
 }
 
 #[test]
-fn options_can_be_set_only_when_they_mean_something() {
+fn options_are_refused_in_other_states() {
     let (_channel, id) = id();
     invalid(id.set_ack_timeout(32));
     id.set_ack_timeout(31).unwrap();
@@ -94,7 +94,7 @@ fn options_can_be_set_only_when_they_mean_something() {
 }
 
 #[test]
-fn events_move_with_their_identifier_and_end_with_it() {
+fn migrate_moves_events_and_close_retracts_them() {
     let (first, id) = id();
     let second = Arc::new(EventChannel::new().unwrap());
     let other = Id::new(&first, PortSpace::Udp, Service::Datagram);
@@ -120,7 +120,7 @@ fn events_move_with_their_identifier_and_end_with_it() {
 }
 
 #[test]
-fn a_closed_identifier_gives_its_port_back() {
+fn closing_an_identifier_frees_its_port() {
     let (channel, id) = id();
     id.bind(address("127.0.0.1")).unwrap();
     let source = id.addresses().source.unwrap();

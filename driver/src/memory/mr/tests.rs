@@ -72,7 +72,7 @@ fn elements_are_walked_from_any_offset() {
 }
 
 #[test]
-fn atomics_return_what_was_there() {
+fn atomics_return_the_previous_value() {
     let pd = Pd::new();
     let mut data = vec![5_u64; 2];
     let mr = register(&pd, &mut data, ALL);
@@ -104,7 +104,7 @@ fn atomics_return_what_was_there() {
 }
 
 #[test]
-fn zero_based_regions_are_named_from_0() {
+fn zero_based_regions_are_addressed_from_0() {
     let pd = Pd::new();
     let mut data = vec![0_u64; 2];
     let mr = register(&pd, &mut data, ALL | Access::ZERO_BASED);
@@ -138,7 +138,7 @@ fn write(pd: &Pd, mr: &Mr, addr: u64) -> Result<(), MemoryError> {
 }
 
 #[test]
-fn a_null_region_reads_as_zeros_and_forgets_and_is_local() {
+fn the_null_region_reads_zeros_discards_writes_and_is_local() {
     let pd = Pd::new();
     let mr = Mr::null(&pd);
     for addr in [0, 12345, u64::MAX - 8] {
@@ -204,7 +204,7 @@ fn the_implicit_region_is_all_of_the_address_space() {
 }
 
 #[test]
-fn reregistering_changes_what_it_is_told_and_nothing_else() {
+fn reregister_changes_only_the_selected_attributes() {
     let (pd, other_pd) = (Pd::new(), Pd::new());
     let (mut data, mut other) = (vec![1_u64; 2], vec![2_u64; 4]);
     let mut mr = register(&pd, &mut data, Access::LOCAL_WRITE);
@@ -246,7 +246,7 @@ fn reregistering_changes_what_it_is_told_and_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_reregistered_stays_as_it_was() {
+fn a_failed_reregister_changes_nothing() {
     let pd = Pd::new();
     let mut data = vec![1_u64; 2];
     let mut mr = register(&pd, &mut data, ALL);
@@ -276,7 +276,7 @@ fn what_cannot_be_reregistered_stays_as_it_was() {
 }
 
 #[test]
-fn a_region_that_stops_counting_from_0_has_its_own_addresses() {
+fn reregistering_without_zero_based_restores_addresses() {
     let pd = Pd::new();
     let mut data = vec![0_u64; 2];
     let mut mr = register(&pd, &mut data, ALL | Access::ZERO_BASED);

@@ -29,7 +29,7 @@ impl Fixture {
     }
 
     /// Returns the bind of bytes 16 to 32 of the region.
-    fn wish(&self, access: Access) -> WindowBind {
+    fn request(&self, access: Access) -> WindowBind {
         let window = self.mw.rkey();
         WindowBind {
             window,
@@ -41,8 +41,8 @@ impl Fixture {
         }
     }
 
-    fn bind(&self, wish: &WindowBind) -> Result<(), MemoryError> {
-        regions().table().bind_window(&self.pd, QPN, wish)
+    fn bind(&self, request: &WindowBind) -> Result<(), MemoryError> {
+        regions().table().bind_window(&self.pd, QPN, request)
     }
 
     fn invalidate(&self, qpn: Qpn, key: RKey) -> Result<(), MemoryError> {
@@ -67,7 +67,9 @@ use MemoryError::{Key, Permission, Range};
 fn a_window_opens_its_range_with_its_own_rights() {
     let fixture = Fixture::new(WindowType::One, BINDABLE);
     assert_eq!(fixture.write(16, 8), Err(Key));
-    fixture.bind(&fixture.wish(Access::REMOTE_WRITE)).unwrap();
+    fixture
+        .bind(&fixture.request(Access::REMOTE_WRITE))
+        .unwrap();
     fixture.write(16, 16).unwrap();
     fixture.write(24, 8).unwrap();
     assert_eq!(fixture.write(15, 8), Err(Range));
@@ -94,12 +96,12 @@ fn a_window_opens_its_range_with_its_own_rights() {
 }
 
 #[test]
-fn binding_type_1_again_changes_its_key_and_the_old_one_is_void() {
+fn rebinding_type_1_invalidates_the_old_key() {
     let fixture = Fixture::new(WindowType::One, BINDABLE);
     let addr = fixture.mr.addr() + 16;
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let first = fixture.mw.rkey();
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let second = fixture.mw.rkey();
     assert_ne!(first, second);
     assert_eq!(fixture.write_as(QPN, first, addr, 8), Err(Key));
@@ -109,13 +111,13 @@ fn binding_type_1_again_changes_its_key_and_the_old_one_is_void() {
 #[test]
 fn binding_type_1_to_nothing_unbinds_it() {
     let fixture = Fixture::new(WindowType::One, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     assert!(fixture.mr.has_windows());
     let nothing = WindowBind {
         region: LKey(0),
         addr: 0,
         len: 0,
-        ..fixture.wish(Access::empty())
+        ..fixture.request(Access::empty())
     };
     fixture.bind(&nothing).unwrap();
     assert!(!fixture.mr.has_windows());
@@ -128,11 +130,11 @@ fn the_low_byte_of_a_type_2_key_is_the_programs() {
     let fixture = Fixture::new(WindowType::Two, BINDABLE);
     let before = fixture.mw.rkey();
     let new_key = RKey(0xffff_ff00 | (before.0.wrapping_add(77) & 0xff));
-    let wish = WindowBind {
+    let request = WindowBind {
         new_key,
-        ..fixture.wish(READ_WRITE)
+        ..fixture.request(READ_WRITE)
     };
-    fixture.bind(&wish).unwrap();
+    fixture.bind(&request).unwrap();
     let after = fixture.mw.rkey();
     assert_eq!(after.0, (before.0 & !0xff) | (new_key.0 & 0xff));
     fixture.write(16, 8).unwrap();
@@ -146,18 +148,18 @@ fn the_low_byte_of_a_type_2_key_is_the_programs() {
 fn type_2_is_bound_with_its_present_key_only() {
     let fixture = Fixture::new(WindowType::Two, BINDABLE);
     let window = RKey(fixture.mw.rkey().0 ^ 1);
-    let wish = WindowBind {
+    let request = WindowBind {
         window,
-        ..fixture.wish(READ_WRITE)
+        ..fixture.request(READ_WRITE)
     };
-    assert_eq!(fixture.bind(&wish), Err(Key));
+    assert_eq!(fixture.bind(&request), Err(Key));
 }
 
 #[test]
 fn type_2_has_to_be_invalidated_before_it_is_bound_again() {
     let fixture = Fixture::new(WindowType::Two, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
-    let again = fixture.wish(READ_WRITE);
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
+    let again = fixture.request(READ_WRITE);
     assert_eq!(fixture.bind(&again), Err(MemoryError::Window));
     let nothing = WindowBind { len: 0, ..again };
     assert_eq!(fixture.bind(&nothing), Err(MemoryError::Window));
@@ -170,7 +172,7 @@ fn type_2_has_to_be_invalidated_before_it_is_bound_again() {
 #[test]
 fn type_2_belongs_to_the_queue_pair_that_bound_it() {
     let fixture = Fixture::new(WindowType::Two, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let (key, addr) = (fixture.mw.rkey(), fixture.mr.addr() + 16);
     assert_eq!(fixture.write_as(OTHER_QPN, key, addr, 8), Err(Key));
     assert_eq!(fixture.invalidate(OTHER_QPN, key), Err(MemoryError::Window));
@@ -178,21 +180,21 @@ fn type_2_belongs_to_the_queue_pair_that_bound_it() {
 }
 
 #[test]
-fn type_2_is_free_when_its_queue_pair_goes() {
+fn destroying_the_queue_pair_unbinds_type_2() {
     let fixture = Fixture::new(WindowType::Two, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     regions().table().free_windows_of(OTHER_QPN);
     assert!(fixture.mr.has_windows());
     regions().table().free_windows_of(QPN);
     assert!(!fixture.mr.has_windows());
     assert_eq!(fixture.write(16, 8), Err(Key));
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
 }
 
 #[test]
 fn only_keys_of_type_2_windows_can_be_invalidated() {
     let fixture = Fixture::new(WindowType::One, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let refused = fixture.invalidate(QPN, fixture.mw.rkey());
     assert_eq!(refused, Err(MemoryError::Window));
     assert_eq!(fixture.invalidate(QPN, fixture.mr.rkey()), Err(Key));
@@ -203,12 +205,12 @@ fn only_keys_of_type_2_windows_can_be_invalidated() {
 }
 
 #[test]
-fn zero_based_windows_are_named_from_0_and_type_1_cannot_be_one() {
-    let wish = READ_WRITE | Access::ZERO_BASED;
+fn zero_based_windows_need_type_2() {
+    let request = READ_WRITE | Access::ZERO_BASED;
     let one = Fixture::new(WindowType::One, BINDABLE);
-    assert_eq!(one.bind(&one.wish(wish)), Err(MemoryError::Window));
+    assert_eq!(one.bind(&one.request(request)), Err(MemoryError::Window));
     let two = Fixture::new(WindowType::Two, BINDABLE);
-    two.bind(&two.wish(wish)).unwrap();
+    two.bind(&two.request(request)).unwrap();
     let key = two.mw.rkey();
     two.write_as(QPN, key, 8, 8).unwrap();
     assert_eq!(two.write_as(QPN, key, 9, 8), Err(Range));
@@ -235,25 +237,29 @@ fn the_region_must_allow_binding_and_its_own_writing() {
     ];
     for (region, window, expected) in cases {
         let fixture = Fixture::new(WindowType::Two, region);
-        let bound = fixture.bind(&fixture.wish(window));
+        let bound = fixture.bind(&fixture.request(window));
         assert_eq!(bound, expected, "{window:?} on {region:?}");
     }
 }
 
 #[test]
-fn the_range_must_lie_within_the_region() {
+fn window_range_must_be_within_the_region() {
     let fixture = Fixture::new(WindowType::One, BINDABLE);
-    let wish = fixture.wish(READ_WRITE);
+    let request = fixture.request(READ_WRITE);
     for (addr, len) in [
-        (wish.addr, 49),
+        (request.addr, 49),
         (fixture.mr.addr() - 1, 16),
-        (wish.addr, u64::MAX),
+        (request.addr, u64::MAX),
         (u64::MAX, 16),
     ] {
-        let wish = WindowBind { addr, len, ..wish };
-        assert_eq!(fixture.bind(&wish), Err(Range));
+        let request = WindowBind {
+            addr,
+            len,
+            ..request
+        };
+        assert_eq!(fixture.bind(&request), Err(Range));
     }
-    fixture.bind(&WindowBind { len: 48, ..wish }).unwrap();
+    fixture.bind(&WindowBind { len: 48, ..request }).unwrap();
 }
 
 #[test]
@@ -262,23 +268,23 @@ fn window_region_and_queue_pair_belong_to_one_domain() {
         Fixture::new(WindowType::Two, BINDABLE),
         Fixture::new(WindowType::Two, BINDABLE),
     );
-    let wish = fixture.wish(READ_WRITE);
-    let by_other = regions().table().bind_window(&other.pd, QPN, &wish);
+    let request = fixture.request(READ_WRITE);
+    let by_other = regions().table().bind_window(&other.pd, QPN, &request);
     assert_eq!(by_other, Err(Key));
     let region = other.mr.lkey();
-    assert_eq!(fixture.bind(&WindowBind { region, ..wish }), Err(Key));
+    assert_eq!(fixture.bind(&WindowBind { region, ..request }), Err(Key));
 }
 
 #[test]
 fn a_failed_bind_changes_nothing() {
     let fixture = Fixture::new(WindowType::One, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let key = fixture.mw.rkey();
-    let wish = WindowBind {
+    let request = WindowBind {
         len: 65,
-        ..fixture.wish(READ_WRITE)
+        ..fixture.request(READ_WRITE)
     };
-    assert_eq!(fixture.bind(&wish), Err(Range));
+    assert_eq!(fixture.bind(&request), Err(Range));
     assert_eq!(fixture.mw.rkey(), key);
     fixture.write(16, 8).unwrap();
     assert!(fixture.mr.has_windows());
@@ -287,7 +293,7 @@ fn a_failed_bind_changes_nothing() {
 #[test]
 fn a_region_with_windows_is_not_reregistered() {
     let mut fixture = Fixture::new(WindowType::One, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let change = Change {
         access: Some(Access::LOCAL_WRITE),
         ..Change::default()
@@ -307,7 +313,7 @@ fn windows_and_regions_go_in_any_order() {
         pd: Arc::clone(&pd),
         data,
     };
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let (key, addr) = (fixture.mw.rkey(), fixture.mr.addr() + 16);
     let Fixture { mr, mw, data, .. } = fixture;
     drop(mr);
@@ -317,7 +323,7 @@ fn windows_and_regions_go_in_any_order() {
     assert_eq!(data[2], 0);
 
     let fixture = Fixture::new(WindowType::Two, BINDABLE);
-    fixture.bind(&fixture.wish(READ_WRITE)).unwrap();
+    fixture.bind(&fixture.request(READ_WRITE)).unwrap();
     let Fixture { mr, mw, .. } = fixture;
     drop(mw);
     assert!(!mr.has_windows());

@@ -41,7 +41,7 @@ impl Qp {
         }
         let unsent = self.flush_final_acks(&mut inner, held.table());
         // Without a route the queue pair executes no work request and binds no memory window.
-        inner.set_way(None);
+        inner.set_peer_path(None);
         inner.alternate = None;
         inner.handles.clear();
         let effects = inner.take_effects();

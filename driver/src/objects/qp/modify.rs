@@ -5,7 +5,7 @@ use crate::path;
 use crate::ports::route::Route;
 use crate::queues::qp::error::ModifyError;
 use crate::queues::qp::pacer::Pacer;
-use crate::queues::qp::{Inner, Qp, Unsent, Way};
+use crate::queues::qp::{Inner, PeerPath, Qp, Unsent};
 use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
@@ -73,12 +73,12 @@ impl Qp {
         engine.flush_deferred();
         // Sockets are opened before any lock is taken: a receiving thread holds the list of
         // sockets.
-        let way = |bit, av| match mask.contains(bit) {
-            true => self.way(attr, mask, av).map(Some),
+        let peer_path = |bit, av| match mask.contains(bit) {
+            true => self.peer_path(attr, mask, av).map(Some),
             false => Ok(None),
         };
-        let way_to_peer = way(AttrMask::AV, &attr.av)?;
-        let alternate = way(AttrMask::ALT_PATH, &attr.alt_av)?;
+        let way_to_peer = peer_path(AttrMask::AV, &attr.av)?;
+        let alternate = peer_path(AttrMask::ALT_PATH, &attr.alt_av)?;
         let (changed, unsent) = self.change(attr, mask, burst, (way_to_peer, alternate));
         if let Some(unsent) = unsent {
             unsent.send();
@@ -94,14 +94,14 @@ impl Qp {
         attr: &QpAttr,
         mask: AttrMask,
         burst: u32,
-        ways: (Option<Way>, Option<Way>),
+        paths: (Option<PeerPath>, Option<PeerPath>),
     ) -> (Result<(), ModifyError>, Option<Unsent>) {
         let held = regions();
         let mut inner = self.lock();
         let ends =
             mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
         let unsent = ends.then(|| self.flush_final_acks(&mut inner, held.table()));
-        let changed = self.change_locked(&mut inner, attr, mask, burst, ways, held.table());
+        let changed = self.change_locked(&mut inner, attr, mask, burst, paths, held.table());
         let effects = inner.take_effects();
         drop(inner);
         drop(held);
@@ -115,21 +115,21 @@ impl Qp {
         attr: &QpAttr,
         mask: AttrMask,
         burst: u32,
-        (way, alternate): (Option<Way>, Option<Way>),
+        (peer_path, alternate): (Option<PeerPath>, Option<PeerPath>),
         regions: &RegionTable,
     ) -> Result<(), ModifyError> {
         let before = inner.transport.state();
         inner
             .transport
             .modify(attr, mask, now(), &mut self.host(regions))?;
-        if way.is_some() {
-            inner.set_way(way);
+        if peer_path.is_some() {
+            inner.set_peer_path(peer_path);
         }
         if alternate.is_some() {
             inner.alternate = alternate;
         }
         if inner.transport.state() == QpState::Reset {
-            inner.set_way(None);
+            inner.set_peer_path(None);
             inner.alternate = None;
             inner.handles.clear();
             inner.pacer = None;
@@ -150,14 +150,19 @@ impl Qp {
             return Err(ModifyError::PathMtu {
                 device: self.device.name().to_owned(),
                 active: active.bytes(),
-                asked: attr.path_mtu.bytes(),
+                requested: attr.path_mtu.bytes(),
             });
         }
         Ok(())
     }
 
-    /// Returns the way to the peer that `av` names.
-    fn way(&self, attr: &QpAttr, mask: AttrMask, av: &AddressVector) -> Result<Way, ModifyError> {
+    /// Returns the path to the peer that `av` names.
+    fn peer_path(
+        &self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        av: &AddressVector,
+    ) -> Result<PeerPath, ModifyError> {
         let dest_qpn = match mask.contains(AttrMask::DEST_QPN) {
             true => attr.dest_qpn,
             false => self.attributes().dest_qpn,
@@ -181,6 +186,6 @@ impl Qp {
             let [_, slot, ..] = dest_qpn.get().to_be_bytes();
             engine.limiters().of_slot(slot, endpoint.receive_buffer())
         });
-        Ok(Way { route, limiter })
+        Ok(PeerPath { route, limiter })
     }
 }

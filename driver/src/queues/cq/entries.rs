@@ -151,7 +151,7 @@ impl<E: Copy> Entries<E> {
         }
         // A full queue notifies at once: further completions cannot be added to the batch.
         let full = ring.entries.len() >= ring.capacity;
-        match ring.moderator.judge(full, now) {
+        match ring.moderator.decide(full, now) {
             Verdict::Notify => {
                 ring.armed = Armed::No;
                 Added::Notify

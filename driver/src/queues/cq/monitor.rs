@@ -38,7 +38,7 @@ impl<C> CqMonitor<C> {
 
     /// Notes that the notification was given, or is not wanted any more.
     pub(crate) fn disarmed(&self) {
-        self.waker.handover().disarm();
+        self.waker.handoff().disarm();
     }
 
     /// Notes that the notification of a queue is delayed until `until` at most.

@@ -6,7 +6,7 @@
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The maximum number of entries. Further ones are dropped; their senders retransmit.
-const ROOM: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
 /// The entries, oldest first.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<T> DeferredQueue<T> {
     /// Adds the entry that `make` returns, if there is room; returns whether there was.
     pub(crate) fn put(&self, make: impl FnOnce() -> T) -> bool {
         let mut waiting = lock(&self.waiting);
-        if waiting.len() >= ROOM {
+        if waiting.len() >= MAX_ENTRIES {
             return false;
         }
         waiting.push(make());

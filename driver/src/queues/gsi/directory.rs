@@ -1,7 +1,7 @@
 //! The directory of listeners: which process listens for a service.
 //!
 //! A listener holds two names (`net::names`) for each of its addresses. The first states that a
-//! listener exists, and has one holder. The second ends in the slot of the process that listens.
+//! listener exists, and has one owner. The second ends in the slot of the process that listens.
 //!
 //! Any user can take a free name, so names are hints only. A request is passed to every slot that
 //! has a name and belongs to this user (`Shared::forward`); a process that does not listen drops
@@ -22,10 +22,10 @@ use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
 
 /// The maximum number of cached lookups.
-const REMEMBERED: usize = 1024;
+const MAX_CACHED_LOOKUPS: usize = 1024;
 
 /// The validity of a cached lookup. A lookup costs a system call for each slot.
-const FRESH: Duration = Duration::from_millis(100);
+const LOOKUP_VALIDITY: Duration = Duration::from_millis(100);
 
 /// The names of a listener; dropping them removes the listener from the directory.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Directory {
     /// Returns the slots, except that of this process, whose names state a listener for a service
     /// at an address of this host.
     pub(super) fn find(&self, service: ServiceId, address: Gid, now: Time) -> Vec<u8> {
-        let look = || -> io::Result<Vec<u8>> {
+        let search = || -> io::Result<Vec<u8>> {
             let lookup = Lookup::new()?;
             let mut slots = Vec::new();
             for at in [ListenAt::One(address), ListenAt::wildcard_for(address)] {
@@ -85,8 +85,8 @@ impl Directory {
             slots.dedup();
             Ok(slots)
         };
-        look().unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot look for a listener");
+        search().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot check_every_5_s for a listener");
             Vec::new()
         })
     }
@@ -101,7 +101,7 @@ impl Directory {
     ) -> io::Result<Vec<u8>> {
         let mut slots = Vec::new();
         if let Some(known) = lock(&self.found).get(&(service, at)).cloned()
-            && now.since(known.at) < FRESH
+            && now.since(known.at) < LOOKUP_VALIDITY
         {
             for slot in known.slots {
                 if lookup.is_taken(&name_in(service, at, slot))? {
@@ -116,7 +116,7 @@ impl Directory {
                 }
             }
             let mut found = lock(&self.found);
-            if found.len() >= REMEMBERED {
+            if found.len() >= MAX_CACHED_LOOKUPS {
                 found.clear();
             }
             let slots = slots.clone();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_taken_beforehand_hides_no_listener() {
+    fn a_squatted_name_does_not_hide_a_listener() {
         let (mine, other) = (Directory::new(7), Directory::new(200));
         let (service, address) = (service(), Gid::from_ip([127, 0, 0, 1].into()));
         let (one, all) = (ListenAt::One(address), ListenAt::AllV4);

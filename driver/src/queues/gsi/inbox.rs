@@ -10,16 +10,17 @@ use urxe_proto::wire::{Opcode, Packet};
 
 /// A received packet with a MAD.
 #[derive(Debug)]
-pub(super) struct Arrived {
+pub(super) struct ReceivedMad {
     datagram: OwnedDatagram,
-    pub(super) passed_on: bool,
+    /// Whether another process forwarded it: it is not forwarded again.
+    pub(super) forwarded: bool,
     src_qp: Qpn,
     mad: Range<usize>,
 }
 
-impl Arrived {
+impl ReceivedMad {
     /// Returns the payload, which may not be a valid MAD.
-    pub(super) fn mad(&self) -> &[u8] {
+    pub(super) fn payload(&self) -> &[u8] {
         &self.datagram.bytes[self.mad.clone()]
     }
 
@@ -34,36 +35,36 @@ impl Arrived {
         }
     }
 
-    /// Passes the packet to the process in another slot; returns false if there is none.
-    pub(super) fn hand_on(&self, shared: &Shared, slot: u8) -> bool {
+    /// Forwards the packet to the process in another slot; returns false if there is none.
+    pub(super) fn forward(&self, shared: &Shared, slot: u8) -> bool {
         shared.forward(slot, &self.datagram.datagram())
     }
 }
 
 /// The packets, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(DeferredQueue<Arrived>);
+pub(super) struct Inbox(DeferredQueue<ReceivedMad>);
 
 impl Inbox {
-    /// Adds a packet, if queue pair 1 accepts it (10.2.5) and there is room.
+    /// Adds a packet, if queue pair 1 accepts it (10.2.5) and the inbox is not full.
     pub(super) fn put(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let header = &packet.header;
-        let enters = header.bth.opcode == Opcode::UdSendOnly
+        let is_accepted = header.bth.opcode == Opcode::UdSendOnly
             && PKey::DEFAULT.matches(header.bth.pkey)
             && header.deth.is_some_and(|deth| deth.qkey == GSI_QKEY);
-        let Some(deth) = header.deth.filter(|_| enters) else {
-            tracing::debug!(src = %datagram.src, "dropped a packet that may not enter queue pair 1");
+        let Some(deth) = header.deth.filter(|_| is_accepted) else {
+            tracing::debug!(src = %datagram.src, "queue pair 1 does not accept a packet");
             return;
         };
         let start = header.len();
-        let is_put = self.0.put(|| Arrived {
+        let is_put = self.0.put(|| ReceivedMad {
             datagram: datagram.into(),
-            passed_on: datagram.forwarded,
+            forwarded: datagram.forwarded,
             src_qp: deth.src_qp,
             mad: start..start + packet.payload.len(),
         });
         if !is_put {
-            tracing::debug!(src = %datagram.src, "dropped a MAD: too many wait");
+            tracing::debug!(src = %datagram.src, "dropped a MAD: the inbox is full");
         }
     }
 
@@ -72,7 +73,7 @@ impl Inbox {
     }
 
     /// Removes and returns all packets.
-    pub(super) fn take(&self) -> Vec<Arrived> {
+    pub(super) fn take(&self) -> Vec<ReceivedMad> {
         self.0.take()
     }
 }

@@ -5,10 +5,10 @@
 //! - A process of this host is *watched* (`net::link`): the kernel reports its end immediately. A
 //!   stopped process remains a peer without limit.
 //! - Any other peer is *probed* after a time of silence, by a request that it has already executed
-//!   and acknowledges again. A peer is gone after the time `Options::keepalive_timeout` of `urxe_net` in
-//!   silence, with [`UNANSWERED_PROBES`] consecutive probes unanswered. Time in which this process
-//!   did not run (SIGSTOP, a debugger, a paused virtual machine) does not count as silence: a gap
-//!   between two checks restarts the measurement.
+//!   and acknowledges again. A peer is gone after the time `Options::keepalive_timeout` of
+//!   `urxe_net` in silence, with [`UNANSWERED_PROBES`] consecutive probes unanswered. Time in which
+//!   this process did not run (SIGSTOP, a debugger, a paused virtual machine) does not count as
+//!   silence: a gap between two checks restarts the measurement.
 //!
 //! While requests are outstanding, the timers of the transport decide.
 
@@ -28,11 +28,11 @@ use urxe_proto::time::Time;
 
 /// The time from the end of a process to the end of its connections: its last packets may still be
 /// in flight.
-const GRACE: Duration = Duration::from_millis(200);
+const EXIT_GRACE: Duration = Duration::from_millis(200);
 
 /// The fractions of the timeout after which a silent peer is probed, and between two checks.
 const PROBED_AFTER: u32 = 4;
-const CHECKS: u32 = 12;
+const CHECKS_PER_TIMEOUT: u32 = 12;
 
 /// The fraction of the timeout that makes the time between two checks a gap, in which the process
 /// did not run. It is three check intervals.
@@ -136,8 +136,8 @@ impl Silence {
         self.probes = 0;
     }
 
-    /// Decides at a check, by which `received` packets have arrived in total.
-    fn judge(&mut self, now: Time, received: u64, timeout: Duration) -> Verdict {
+    /// Evaluates a check. `received` is the number of packets received in total.
+    fn evaluate(&mut self, now: Time, received: u64, timeout: Duration) -> Verdict {
         let did_not_run = now.since(self.checked) > timeout / GAP;
         if did_not_run || received != self.received {
             self.restart(now);
@@ -197,11 +197,11 @@ impl Liveness {
             _ => Kind::Probed(Silence::new(urxe_net::now())),
         };
         state.connections.insert(id, Connection { ends, kind });
-        self.settle(&state);
+        self.update_next_check(&state);
     }
 
-    /// Checks whether watched processes have ended. Their connections end after [`GRACE`].
-    pub(super) fn check_ends(&self) {
+    /// Checks whether watched processes have ended. Their connections end after [`EXIT_GRACE`].
+    pub(super) fn check_exits(&self) {
         let mut state = lock(&self.state);
         let State {
             connections,
@@ -217,20 +217,22 @@ impl Liveness {
         let now = urxe_net::now();
         for connection in connections.values_mut() {
             if matches!(connection.kind, Kind::Watched { slot } if ended.contains(&slot)) {
-                connection.kind = Kind::Ended { at: now + GRACE };
+                connection.kind = Kind::Ended {
+                    at: now + EXIT_GRACE,
+                };
             }
         }
-        self.settle(&state);
+        self.update_next_check(&state);
     }
 
-    /// Checks all connections, and forgets those for which `is_there` returns false. Returns the
-    /// connections whose peers are gone.
+    /// Checks all connections, and removes those for which `is_established` returns false. Returns
+    /// the connections whose peers are gone.
     ///
-    /// Probes that are due are sent, and what their queue pairs want done is added to `effects`.
+    /// Sends the probes that are due, and adds the effects on their queue pairs to `effects`.
     pub(super) fn check(
         &self,
         now: Time,
-        is_there: impl Fn(CommId) -> bool,
+        is_established: impl Fn(CommId) -> bool,
         effects: &mut Vec<(Arc<Qp>, Effects)>,
     ) -> Vec<Lost> {
         let mut state = lock(&self.state);
@@ -238,7 +240,7 @@ impl Liveness {
             connections,
             processes,
         } = &mut *state;
-        connections.retain(|id, _| is_there(*id));
+        connections.retain(|id, _| is_established(*id));
         let mut lost = Vec::new();
         for (id, connection) in connections.iter_mut() {
             let is_gone = match &mut connection.kind {
@@ -259,7 +261,7 @@ impl Liveness {
             connections.values().any(by)
         };
         processes.retain(|slot, _| is_watched(slot));
-        self.settle(&state);
+        self.update_next_check(&state);
         lost
     }
 
@@ -279,7 +281,7 @@ impl Liveness {
             silence.checked = now;
             return false;
         };
-        match silence.judge(now, qp.counters().received_packets, timeout) {
+        match silence.evaluate(now, qp.counters().received_packets, timeout) {
             Verdict::Wait => false,
             Verdict::Gone => true,
             Verdict::Probe => {
@@ -296,13 +298,13 @@ impl Liveness {
         }
     }
 
-    fn settle(&self, state: &State) {
+    fn update_next_check(&self, state: &State) {
         let when = |connection: &Connection| match &connection.kind {
             Kind::Watched { .. } => Time::NEVER,
             Kind::Ended { at } => *at,
-            Kind::Probed(silence) => self
-                .timeout
-                .map_or(Time::NEVER, |timeout| silence.checked + timeout / CHECKS),
+            Kind::Probed(silence) => self.timeout.map_or(Time::NEVER, |timeout| {
+                silence.checked + timeout / CHECKS_PER_TIMEOUT
+            }),
         };
         let next = state.connections.values().map(when);
         let next = next.fold(Time::NEVER, Time::min);
@@ -353,10 +355,10 @@ mod tests {
 
     /// Checks every 5 seconds from `from` to `to`, and sends the probes that are due. Returns the
     /// last verdict.
-    fn look(silence: &mut Silence, from: u64, to: u64, received: u64) -> Verdict {
+    fn check_every_5_s(silence: &mut Silence, from: u64, to: u64, received: u64) -> Verdict {
         let mut verdict = Verdict::Wait;
         for now in (from..=to).step_by(5) {
-            verdict = silence.judge(at(now), received, TIMEOUT);
+            verdict = silence.evaluate(at(now), received, TIMEOUT);
             silence.probes += u32::from(verdict == Verdict::Probe);
         }
         verdict
@@ -365,40 +367,40 @@ mod tests {
     #[test]
     fn a_silent_peer_is_probed_and_then_gone() {
         let mut silence = Silence::new(at(0));
-        assert_eq!(look(&mut silence, 0, 0, 7), Verdict::Wait);
-        assert_eq!(look(&mut silence, 5, 10, 7), Verdict::Wait);
-        assert_eq!(look(&mut silence, 15, 15, 7), Verdict::Probe);
-        assert_eq!(look(&mut silence, 20, 55, 7), Verdict::Probe);
-        assert_eq!(look(&mut silence, 60, 60, 7), Verdict::Gone);
+        assert_eq!(check_every_5_s(&mut silence, 0, 0, 7), Verdict::Wait);
+        assert_eq!(check_every_5_s(&mut silence, 5, 10, 7), Verdict::Wait);
+        assert_eq!(check_every_5_s(&mut silence, 15, 15, 7), Verdict::Probe);
+        assert_eq!(check_every_5_s(&mut silence, 20, 55, 7), Verdict::Probe);
+        assert_eq!(check_every_5_s(&mut silence, 60, 60, 7), Verdict::Gone);
     }
 
     #[test]
     fn one_answer_restarts_the_silence() {
         let mut silence = Silence::new(at(0));
-        assert_eq!(look(&mut silence, 0, 55, 1), Verdict::Probe);
-        assert_eq!(look(&mut silence, 60, 60, 2), Verdict::Wait);
-        assert_eq!(look(&mut silence, 65, 115, 2), Verdict::Probe);
-        assert_eq!(look(&mut silence, 120, 120, 2), Verdict::Gone);
+        assert_eq!(check_every_5_s(&mut silence, 0, 55, 1), Verdict::Probe);
+        assert_eq!(check_every_5_s(&mut silence, 60, 60, 2), Verdict::Wait);
+        assert_eq!(check_every_5_s(&mut silence, 65, 115, 2), Verdict::Probe);
+        assert_eq!(check_every_5_s(&mut silence, 120, 120, 2), Verdict::Gone);
     }
 
     #[test]
     fn time_in_which_this_process_did_not_run_does_not_count() {
         let mut silence = Silence::new(at(0));
-        assert_eq!(look(&mut silence, 0, 50, 1), Verdict::Probe);
+        assert_eq!(check_every_5_s(&mut silence, 0, 50, 1), Verdict::Probe);
         // The process was stopped for ten minutes; earlier answers may be unread.
-        assert_eq!(look(&mut silence, 650, 650, 1), Verdict::Wait);
-        assert_eq!(look(&mut silence, 655, 660, 1), Verdict::Wait);
-        assert_eq!(look(&mut silence, 665, 705, 1), Verdict::Probe);
-        assert_eq!(look(&mut silence, 710, 710, 1), Verdict::Gone);
+        assert_eq!(check_every_5_s(&mut silence, 650, 650, 1), Verdict::Wait);
+        assert_eq!(check_every_5_s(&mut silence, 655, 660, 1), Verdict::Wait);
+        assert_eq!(check_every_5_s(&mut silence, 665, 705, 1), Verdict::Probe);
+        assert_eq!(check_every_5_s(&mut silence, 710, 710, 1), Verdict::Gone);
     }
 
     #[test]
     fn a_peer_is_gone_only_after_several_unanswered_probes() {
         let mut silence = Silence::new(at(0));
         for now in (0..=300).step_by(5) {
-            assert_ne!(silence.judge(at(now), 1, TIMEOUT), Verdict::Gone);
+            assert_ne!(silence.evaluate(at(now), 1, TIMEOUT), Verdict::Gone);
         }
         silence.probes = UNANSWERED_PROBES;
-        assert_eq!(silence.judge(at(305), 1, TIMEOUT), Verdict::Gone);
+        assert_eq!(silence.evaluate(at(305), 1, TIMEOUT), Verdict::Gone);
     }
 }

@@ -24,7 +24,7 @@ use crate::queues::qp::{Effects, Qp};
 use crate::queues::table::QpTable;
 use crate::sync::lock;
 use directory::{Directory, Entry};
-use inbox::{Arrived, Inbox};
+use inbox::{Inbox, ReceivedMad};
 use liveness::{Liveness, Lost};
 use pending::{PendingReqs, Request};
 use sender::Sender;
@@ -89,7 +89,7 @@ pub struct Gsi {
     loss: Arc<DescriptorLoss>,
 }
 
-/// What queue pair 1 uses of its engine.
+/// The parts of the engine that queue pair 1 uses.
 pub(crate) struct GsiResources {
     pub(crate) ports: Arc<Ports>,
     pub(crate) qps: Arc<QpTable>,
@@ -216,7 +216,7 @@ impl Gsi {
         let mut inner = lock(&self.inner);
         let id = inner.manager.connect(now(), wanted)?;
         inner.handlers.insert(id, handler);
-        self.settle(inner);
+        self.flush_and_wake(inner);
         Ok(id)
     }
 
@@ -235,7 +235,7 @@ impl Gsi {
         let mut inner = lock(&self.inner);
         let id = inner.manager.resolve(now(), wanted)?;
         inner.handlers.insert(id, handler);
-        self.settle(inner);
+        self.flush_and_wake(inner);
         Ok(id)
     }
 
@@ -252,9 +252,9 @@ impl Gsi {
         Ok(())
     }
 
-    /// Frees the request's place in the backlog; see [`Manager::take_up`].
-    pub fn take_up(&self, id: CommId) {
-        lock(&self.inner).manager.take_up(id);
+    /// Frees the request's place in the backlog; see [`Manager::leave_backlog`].
+    pub fn leave_backlog(&self, id: CommId) {
+        lock(&self.inner).manager.leave_backlog(id);
     }
 
     /// Accepts a request.
@@ -295,7 +295,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// Establishes a connection before its RTU, since a packet of it has arrived.
+    /// Establishes a connection before its RTU, since a packet of it was received.
     ///
     /// # Errors
     /// See [`Manager::establish`].
@@ -344,7 +344,7 @@ impl Gsi {
         let mut inner = lock(&self.inner);
         inner.manager.abandon(now(), id);
         let handler = inner.handlers.remove(&id);
-        self.settle(inner);
+        self.flush_and_wake(inner);
         drop(handler);
     }
 
@@ -376,18 +376,18 @@ impl Gsi {
             true => None,
             false => inner.handlers.remove(&id),
         };
-        self.settle(inner);
+        self.flush_and_wake(inner);
         drop(handler);
         Ok(())
     }
 
     /// Puts a packet for queue pair 1 into the inbox. The caller holds locks, so it is processed
     /// later.
-    pub(crate) fn arrived(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+    pub(crate) fn enqueue(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         self.inbox.put(datagram, packet);
     }
 
-    /// Returns when [`Gsi::run`] has work without an arrival.
+    /// Returns the time at which [`Gsi::run`] has work even if no MAD is received.
     pub(crate) fn deadline(&self) -> Time {
         let checks = self.pending.next_check().min(self.liveness.next_check());
         self.manager_deadline().min(checks)
@@ -398,8 +398,8 @@ impl Gsi {
     }
 
     /// Checks whether processes of peers have ended.
-    pub(crate) fn check_ends(&self) {
-        self.liveness.check_ends();
+    pub(crate) fn check_exits(&self) {
+        self.liveness.check_exits();
     }
 
     /// Starts the supervision of the peer of an established connection.
@@ -414,14 +414,14 @@ impl Gsi {
         }
     }
 
-    /// Ends the connections whose peers are gone. Adds what their queue pairs want done to
-    /// `effects`. The caller must hold no lock.
+    /// Ends the connections whose peers are gone. Adds the effects on their queue
+    /// pairs to `effects`. The caller must hold no lock.
     fn check_peers(&self, now: Time, effects: &mut Vec<(Arc<Qp>, Effects)>) {
-        let is_there = |id| self.state(id) == State::Established;
-        for Lost { id, ends } in self.liveness.check(now, is_there, effects) {
+        let is_established = |id| self.state(id) == State::Established;
+        for Lost { id, ends } in self.liveness.check(now, is_established, effects) {
             let mut inner = lock(&self.inner);
             let lost = inner.manager.lose(now, id);
-            self.settle_quietly(inner);
+            self.flush(inner);
             // The application gets the event before its work requests are flushed.
             self.deliver_events();
             if lost {
@@ -439,96 +439,94 @@ impl Gsi {
         !self.inbox.is_empty() || self.events.load(Ordering::Acquire)
     }
 
-    /// Processes received MADs, timers and events. Returns whether there was work, and adds what
-    /// queue pairs want done to `effects`. The caller must hold no lock.
+    /// Processes received MADs, timers and events. Returns whether there was work, and adds
+    /// the effects on queue pairs to `effects`. The caller must hold no lock.
     pub(crate) fn run(&self, shared: &Shared, effects: &mut Vec<(Arc<Qp>, Effects)>) -> bool {
         let now = now();
         if self.liveness.next_check() <= now {
             self.check_peers(now, effects);
         }
         let pending = self.pending.take(now);
-        let arrived = self.inbox.take();
+        let received = self.inbox.take();
         let due = self.manager_deadline() <= now;
-        let idle = pending.is_empty() && arrived.is_empty();
+        let idle = pending.is_empty() && received.is_empty();
         if idle && !due && !self.events.load(Ordering::Acquire) {
             return false;
         }
-        let new = arrived.into_iter().map(|new| Request::new(new, now));
+        let new = received.into_iter().map(|new| Request::new(new, now));
         let mine: Vec<_> = pending
             .into_iter()
             .chain(new)
-            .filter_map(|request| self.sort(request, now, shared))
+            .filter_map(|request| self.route(request, now, shared))
             .collect();
         if self.pending.next_check() != Time::NEVER {
             self.waker.deadline_moved(self.pending.next_check());
         }
         let mut inner = lock(&self.inner);
-        for arrived in &mine {
-            inner
-                .manager
-                .handle_mad(now, arrived.address(), arrived.mad());
+        for mad in &mine {
+            inner.manager.handle_mad(now, mad.address(), mad.payload());
         }
         if due {
             inner.manager.handle_timeout(now);
         }
-        self.settle_quietly(inner);
+        self.flush(inner);
         self.deliver_events();
         true
     }
 
-    /// Ends all connections at the orderly exit of the process: their peers get DREQs.
-    pub(crate) fn leave(&self) {
+    /// Ends all connections at the orderly exit of the process: sends a DREQ to each peer.
+    pub(crate) fn disconnect_all(&self) {
         let mut inner = lock(&self.inner);
         inner.handlers.clear();
         inner.manager.abandon_all(now());
-        self.settle(inner);
+        self.flush_and_wake(inner);
     }
 
     /// Returns whether a peer has not answered its DREQ.
-    pub(crate) fn awaits_ends(&self) -> bool {
+    pub(crate) fn awaits_drep(&self) -> bool {
         lock(&self.inner).manager.awaits_drep()
     }
 
     /// Retransmits the unanswered DREQs.
-    pub(crate) fn repeat_ends(&self) {
+    pub(crate) fn retransmit_dreqs(&self) {
         let mut inner = lock(&self.inner);
         inner.manager.retransmit_dreqs();
-        self.settle(inner);
+        self.flush_and_wake(inner);
     }
 
-    /// Returns a MAD that is for this process. Passes it on if it is for another one. Keeps a
+    /// Returns a MAD that is for this process, and forwards one for another process. Keeps a
     /// request without a listener until its timeout.
-    fn sort(&self, request: Request, now: Time, shared: &Shared) -> Option<Arrived> {
-        let arrived = &request.arrived;
-        let message = Message::parse(arrived.mad()).map(|(_, message)| message);
+    fn route(&self, request: Request, now: Time, shared: &Shared) -> Option<ReceivedMad> {
+        let mad = &request.mad;
+        let message = Message::parse(mad.payload()).map(|(_, message)| message);
         match message.as_ref().map(Message::addressee) {
             Ok(Addressee::Service(service)) => {
-                let Address { local, remote, .. } = arrived.address();
+                let Address { local, remote, .. } = mad.address();
                 let requested = |message: &Message| message.requested_address(local, remote);
                 let address = message.as_ref().map_or(local, requested);
                 if lock(&self.inner).manager.listens(service, address) {
-                    return Some(request.arrived);
+                    return Some(request.mad);
                 }
                 // The process that received the request from the network passes it to all
                 // candidates.
-                let found = match arrived.passed_on {
+                let found = match mad.forwarded {
                     true => Vec::new(),
                     false => self.directory.find(service, address, now),
                 };
-                let handed = found.iter().filter(|slot| arrived.hand_on(shared, **slot));
-                if handed.count() > 0 {
+                let forwarded = found.iter().filter(|slot| mad.forward(shared, **slot));
+                if forwarded.count() > 0 {
                     return None;
                 }
                 let rejected = self.pending.keep(request, now).err()?;
-                // A request that was passed on may have a listener in another process, so this one
+                // A forwarded request may have a listener in another process, so this one
                 // must not reject it.
-                return (!rejected.arrived.passed_on).then_some(rejected.arrived);
+                return (!rejected.mad.forwarded).then_some(rejected.mad);
             }
             // The process that received the MAD from the network passes it to all others.
-            Ok(Addressee::AnyProcess) if !arrived.passed_on => match shared.same_host_peers() {
+            Ok(Addressee::AnyProcess) if !mad.forwarded => match shared.same_host_peers() {
                 Ok(slots) => {
                     for slot in slots {
-                        arrived.hand_on(shared, slot);
+                        mad.forward(shared, slot);
                     }
                 }
                 Err(error) => tracing::warn!(%error, "other processes cannot be listed"),
@@ -536,20 +534,20 @@ impl Gsi {
             // The sockets have already steered MADs with an ID; the manager counts errors.
             _ => {}
         }
-        Some(request.arrived)
+        Some(request.mad)
     }
 
-    /// Like `settle_quietly`, after a call that may hold locks: a thread without locks is woken to
+    /// Like `flush`, after a call that may hold locks: a thread without locks is woken to
     /// deliver the events.
-    fn settle(&self, inner: MutexGuard<'_, Inner>) {
-        self.settle_quietly(inner);
+    fn flush_and_wake(&self, inner: MutexGuard<'_, Inner>) {
+        self.flush(inner);
         if self.events.load(Ordering::Acquire) {
             self.waker.wake();
         }
     }
 
     /// Publishes the manager's deadline and pending events, and sends its MADs.
-    fn settle_quietly(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn flush(&self, mut inner: MutexGuard<'_, Inner>) {
         let mut transmits = Vec::new();
         while let Some(transmit) = inner.manager.poll_transmit() {
             transmits.push(transmit);

@@ -5,7 +5,7 @@
 //! answer may take as long as the REQ allows: its remote CM response timeout, which is seconds.
 //! Therefore a REQ waits for [`LISTENER_TIMEOUT`] before it is rejected.
 
-use super::inbox::Arrived;
+use super::inbox::ReceivedMad;
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +19,18 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The maximum number of waiting requests. Further ones are rejected immediately.
 const MAX_PENDING: usize = 256;
 
-/// A request and the end of its waiting time.
+/// A request, and the time at which it is rejected.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) arrived: Arrived,
+    pub(super) mad: ReceivedMad,
     until: Time,
 }
 
 impl Request {
-    /// Creates the entry of a request that has just arrived.
-    pub(super) fn new(arrived: Arrived, now: Time) -> Self {
+    /// Creates the entry of a request that was received at `now`.
+    pub(super) fn new(mad: ReceivedMad, now: Time) -> Self {
         Request {
-            arrived,
+            mad,
             until: now + LISTENER_TIMEOUT,
         }
     }

@@ -1,11 +1,11 @@
-//! What a queue pair wants done.
+//! The effects of a call on a queue pair.
 
 use std::sync::Arc;
 use urxe_net::TxSocket;
 use urxe_proto::time::Time;
 
-/// What a queue pair wants done after a call, by the thread that called, once it has released the
-/// queue pair's lock. [`crate::path`] applies it.
+/// The effects of a call on a queue pair, which the calling thread applies after it has released
+/// the queue pair's lock ([`crate::path`]).
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Effects {
@@ -13,12 +13,12 @@ pub(crate) struct Effects {
     pub(crate) deadline: Time,
     /// `URXE_FAULTS` delays packets until this time; [`Time::NEVER`] if it delays none.
     pub(crate) delayed_until: Time,
-    /// The queue pair has more to send than one turn, and joins the list of those.
+    /// The queue pair has more to send than one budget, and joins the list of those.
     pub(crate) ready: bool,
     /// The queue pair joins the list of those with a delayed ACK.
     pub(crate) delayed_ack: bool,
-    /// The queue pair waits for room in this socket.
-    pub(crate) room: Option<Arc<TxSocket>>,
+    /// The queue pair waits until this socket is writable.
+    pub(crate) blocked_on: Option<Arc<TxSocket>>,
     /// The number of deferred sends that were sent.
     pub(crate) coalesced: u32,
     /// The number of ACKs that were delayed.
@@ -32,7 +32,7 @@ impl Default for Effects {
             delayed_until: Time::NEVER,
             ready: false,
             delayed_ack: false,
-            room: None,
+            blocked_on: None,
             coalesced: 0,
             acks_delayed: 0,
         }

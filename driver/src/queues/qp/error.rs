@@ -63,14 +63,16 @@ pub enum ModifyError {
     #[error(transparent)]
     Transition(#[from] TransitionError),
     /// The path MTU exceeds the interface's MTU: EINVAL.
-    #[error("{device} carries packets of at most {active} bytes, not {asked}: lower the path MTU")]
+    #[error(
+        "{device} carries packets of at most {active} bytes, not {requested}: lower the path MTU"
+    )]
     PathMtu {
         /// The device.
         device: String,
         /// The active MTU in bytes.
         active: usize,
         /// The requested MTU in bytes.
-        asked: usize,
+        requested: usize,
     },
     /// Raw packets are sent when they are posted, so they have no rate limit: EOPNOTSUPP.
     #[error("the rate of raw packets cannot be limited")]

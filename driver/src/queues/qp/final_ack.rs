@@ -9,7 +9,7 @@ use super::pair::{Inner, Qp};
 use super::tx::{Blocked, Unsent, send_batch};
 use crate::memory::regions::{RegionTable, regions};
 use crate::ports::route::Route;
-use crate::scheduling::limits::TURN;
+use crate::scheduling::limits::TX_BUDGET;
 use urxe_net::now;
 
 impl Qp {
@@ -37,13 +37,13 @@ impl Qp {
             return Unsent::new(batch, &self.batches);
         };
         transport.schedule_final_acks();
-        let mut turn = TURN;
+        let mut budget = TX_BUDGET;
         let mut more = true;
-        while more && turn > 0 {
+        while more && budget > 0 {
             batch.begin(path);
             more = transport.poll_responses(now(), &mut self.host(regions), &mut *batch);
             match send_batch(&mut batch, path, local, (&mut *traffic, &mut *effects)) {
-                Ok(spent) => turn = turn.saturating_sub(spent),
+                Ok(spent) => budget = budget.saturating_sub(spent),
                 Err(Blocked) => break,
             }
         }

@@ -26,7 +26,7 @@ mod tx;
 pub(crate) use effects::Effects;
 pub(crate) use owners::{Owner, Owners};
 pub use pair::Qp;
-pub(crate) use pair::{Inner, Way};
+pub(crate) use pair::{Inner, PeerPath};
 pub(crate) use resources::QpResources;
 pub(crate) use rx::Incoming;
 pub(crate) use tx::Unsent;

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_followed_by_as_long_a_pause() {
+    fn a_burst_delays_the_next_send_by_its_transmission_time() {
         // 8,000 kbit/s are one megabyte per second.
         let mut pacer = Pacer::new(8_000, 0).unwrap();
         let now = Time(5_000_000_000);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_sending_is_not_saved_up() {
+    fn idle_time_earns_no_credit() {
         let mut pacer = Pacer::new(8_000, 0).unwrap();
         pacer.spend(Time(0), 1_000);
         let late = Time(60_000_000_000);

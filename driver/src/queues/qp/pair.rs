@@ -60,10 +60,10 @@ pub struct Qp {
     pub(crate) state: AtomicU32,
 }
 
-/// The way to the peer of a connection: its route and, for a reliable connection to a process of
+/// The path of a connection: the route to its peer and, for a reliable connection to a process of
 /// this host, the limit of bytes in flight to that process.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct PeerPath {
     pub(crate) route: Route,
     pub(crate) limiter: Option<Arc<DestinationLimiter<Qp>>>,
 }
@@ -75,8 +75,8 @@ pub(crate) struct Inner {
     pub(super) traffic: Traffic,
     /// The route of a connected queue pair to its peer, from RTR on.
     pub(super) route: Option<Route>,
-    /// The alternate way, for path migration.
-    pub(crate) alternate: Option<Way>,
+    /// The alternate path, for path migration.
+    pub(crate) alternate: Option<PeerPath>,
     /// Set for an unreliable connection to a process of this host, whose receive buffer it must not
     /// overrun.
     pub(super) same_host_peer: Option<SameHostPeer>,
@@ -91,7 +91,7 @@ pub(crate) struct Inner {
     /// A batch for which the socket has no room.
     pub(super) stalled: Option<Stalled>,
     /// The engine lists the queue pair among those that wait for room in a socket.
-    pub(super) awaits_room: bool,
+    pub(super) awaits_writable: bool,
     /// The earliest deadline that the engine's timers hold for this queue pair.
     armed: Time,
     /// Packets have been received since the last transmission.
@@ -102,7 +102,7 @@ pub(crate) struct Inner {
     pub(crate) coalescing: Coalescing,
     /// State of the delayed ACK.
     pub(crate) delayed_ack: DelayedAck,
-    /// What the present call wants done.
+    /// The effects of the present call.
     pub(super) effects: Effects,
 }
 
@@ -129,7 +129,7 @@ impl Inner {
             pacer: None,
             paced_until: Time::NEVER,
             stalled: None,
-            awaits_room: false,
+            awaits_writable: false,
             armed: Time::NEVER,
             touched: false,
             queued: false,
@@ -139,26 +139,26 @@ impl Inner {
         }
     }
 
-    /// Sets the way that packets take from now on.
-    pub(crate) fn set_way(&mut self, way: Option<Way>) {
+    /// Sets the path of all further packets.
+    pub(crate) fn set_peer_path(&mut self, path: Option<PeerPath>) {
         let is_unreliable = matches!(self.transport, Transport::Uc(_));
-        let connection = way.as_ref().filter(|_| is_unreliable);
-        self.same_host_peer = connection.and_then(|way| SameHostPeer::of_route(&way.route));
-        let limiter = way.as_ref().and_then(|way| way.limiter.as_ref());
+        let connection = path.as_ref().filter(|_| is_unreliable);
+        self.same_host_peer = connection.and_then(|path| SameHostPeer::of_route(&path.route));
+        let limiter = path.as_ref().and_then(|path| path.limiter.as_ref());
         self.share = limiter.map(DestinationShare::new);
         self.transport.require_send_quanta(self.share.is_some());
-        self.route = way.map(|way| way.route);
+        self.route = path.map(|path| path.route);
     }
 
-    /// Switches to the alternate way if the connection has migrated (17.2.8).
+    /// Switches to the alternate path if the connection has migrated (17.2.8).
     pub(super) fn follow_migration(&mut self) {
         if self.transport.take_migrated() {
             let alternate = self.alternate.take();
-            self.set_way(alternate);
+            self.set_peer_path(alternate);
         }
     }
 
-    /// Takes what the calls since the last one want done.
+    /// Returns the effects since the last call of this function, and clears them.
     pub(crate) fn take_effects(&mut self) -> Effects {
         std::mem::take(&mut self.effects)
     }
@@ -302,12 +302,12 @@ impl Qp {
                     "the peer does not answer any more");
             }
         }
-        let room_timed_out = inner.stalled.as_ref().is_some_and(|it| it.until <= now);
+        let stall_timed_out = inner.stalled.as_ref().is_some_and(|it| it.until <= now);
         let is_paced = inner.paced_until <= now;
-        if is_paced && !is_expired && !room_timed_out {
+        if is_paced && !is_expired && !stall_timed_out {
             inner.paced_until = Time::NEVER;
         }
-        if is_expired || room_timed_out || is_paced {
+        if is_expired || stall_timed_out || is_paced {
             self.transmit(inner, regions);
         } else {
             self.settle(inner, regions);
@@ -339,10 +339,10 @@ impl Qp {
         if let Some(share) = &mut inner.share {
             share.count(&inner.transport);
         }
-        let room_timeout = inner.stalled.as_ref().map_or(Time::NEVER, |it| it.until);
+        let stall_timeout = inner.stalled.as_ref().map_or(Time::NEVER, |it| it.until);
         let deadline = (inner.transport.deadline())
             .min(inner.paced_until)
-            .min(room_timeout);
+            .min(stall_timeout);
         if deadline < inner.armed {
             inner.armed = deadline;
             inner.effects.deadline = deadline;

@@ -1,11 +1,11 @@
-//! What the queue pairs of an engine share.
+//! The parts of an engine that all its queue pairs share.
 
 use crate::ports::BatchPool;
 use std::sync::Arc;
 use urxe_proto::rc::OutOfOrderBudget;
 use urxe_proto::rc::congestion::Algorithm;
 
-/// What the queue pairs of an engine share.
+/// The parts of an engine that all its queue pairs share.
 #[derive(Clone, Debug)]
 pub(crate) struct QpResources {
     pub(crate) batches: Arc<BatchPool>,

@@ -5,7 +5,7 @@ use urxe_net::SendBatch;
 use urxe_proto::time::Time;
 
 /// A batch for which the socket has no room. The queue pair sends nothing else until the batch is
-/// sent or dropped, so packets keep their order. The kernel reports room (`path::rooms`). No
+/// sent or dropped, so packets keep their order. The kernel reports room (`path::writable`). No
 /// thread sleeps for it, since every sender holds at least the lock of its queue pair.
 pub(super) struct Stalled {
     pub(super) batch: Box<SendBatch>,

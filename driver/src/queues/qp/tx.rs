@@ -10,7 +10,7 @@ use crate::counters::Traffic;
 use crate::memory::regions::RegionTable;
 use crate::ports::route::Route;
 use crate::ports::{BatchPool, LocalPort};
-use crate::scheduling::limits::{FLUSH_CHARGE, ROOM_TIMEOUT, TURN};
+use crate::scheduling::limits::{FLUSH_CHARGE, TX_BUDGET, WRITABLE_TIMEOUT};
 use std::sync::Arc;
 use urxe_net::{Path, SendBatch, now};
 use urxe_proto::time::Time;
@@ -33,11 +33,11 @@ impl Unsent {
         }
     }
 
-    /// Sends the responses, and sleeps up to [`ROOM_TIMEOUT`] for room in the socket. Drops what is
-    /// left then. The caller must hold no lock.
+    /// Sends the responses, and sleeps up to [`WRITABLE_TIMEOUT`] for room in the socket. Drops
+    /// what is left then. The caller must hold no lock.
     pub(crate) fn send(mut self) {
         if !self.batch.is_empty() {
-            let until = now() + ROOM_TIMEOUT;
+            let until = now() + WRITABLE_TIMEOUT;
             while self.batch.flush_blocking().blocked && now() < until {}
             self.batch.discard();
         }
@@ -96,7 +96,7 @@ impl Qp {
         Some(inner.take_effects())
     }
 
-    /// Transmits when the queue pair's turn among those with more to send comes.
+    /// Transmits when the queue pair is served among those with more to send.
     pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.queued = false;
@@ -116,9 +116,9 @@ impl Qp {
     }
 
     /// Resumes transmission: the socket has room again.
-    pub(crate) fn room_found(self: &Arc<Self>, regions: &RegionTable) -> Effects {
+    pub(crate) fn on_writable(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
-        inner.awaits_room = false;
+        inner.awaits_writable = false;
         self.transmit(&mut inner, regions);
         inner.take_effects()
     }
@@ -132,17 +132,17 @@ impl Qp {
         };
         let mut batch = self.batches.take();
         batch.begin(path);
-        let asked = inner.transport.poll_probe(now(), &mut *batch);
+        let sent = inner.transport.poll_probe(now(), &mut *batch);
         let out = (&mut inner.traffic, &mut inner.effects);
         // A probe for which the socket has no room is lost like any other, and repeated later.
         if let Err(Blocked) = send_batch(&mut batch, path, local, out) {
             batch.discard();
         }
         self.batches.put(batch);
-        (asked, inner.take_effects())
+        (sent, inner.take_effects())
     }
 
-    /// Sends what may be sent now, up to one turn. If more remains, the queue pair is ready for
+    /// Sends what may be sent now, up to one budget. If more remains, the queue pair is ready for
     /// another one.
     pub(crate) fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
         if let Some(frames) = &self.frames {
@@ -177,14 +177,14 @@ impl Qp {
             share,
             queued,
             stalled,
-            awaits_room,
+            awaits_writable,
             effects,
             ..
         } = inner;
         let mut batch = None;
-        let mut turn = TURN;
+        let mut budget = TX_BUDGET;
         let mut more = true;
-        while more && turn > 0 {
+        while more && budget > 0 {
             let Some(next) = next_route(transport, route, handles) else {
                 more = false;
                 break;
@@ -193,7 +193,7 @@ impl Qp {
             if path.socket().is_full() {
                 // Nothing is staged, so the number of batches stays small however many queue pairs
                 // wait.
-                wait_for_room(awaits_room, effects, path);
+                wait_until_writable(awaits_writable, effects, path);
                 more = false;
                 break;
             }
@@ -213,14 +213,14 @@ impl Qp {
                 }
             };
             match send_batch(batch, path, local, (&mut *traffic, &mut *effects)) {
-                Ok(spent) => turn = turn.saturating_sub(spent),
+                Ok(spent) => budget = budget.saturating_sub(spent),
                 Err(Blocked) => {
                     *stalled = Some(Stalled {
                         batch: std::mem::take(batch),
                         route: next.clone(),
-                        until: now + ROOM_TIMEOUT,
+                        until: now + WRITABLE_TIMEOUT,
                     });
-                    wait_for_room(awaits_room, effects, path);
+                    wait_until_writable(awaits_writable, effects, path);
                     more = false;
                     break;
                 }
@@ -248,7 +248,7 @@ impl Qp {
         let out = (&mut inner.traffic, &mut inner.effects);
         if send_batch(&mut stalled.batch, path, local, out).is_err() {
             if now() < stalled.until {
-                wait_for_room(&mut inner.awaits_room, &mut inner.effects, path);
+                wait_until_writable(&mut inner.awaits_writable, &mut inner.effects, path);
                 inner.stalled = Some(stalled);
                 return false;
             }
@@ -260,9 +260,9 @@ impl Qp {
 }
 
 /// Has the queue pair resumed when the socket of `path` has room.
-fn wait_for_room(awaits_room: &mut bool, effects: &mut Effects, path: &Path) {
-    if !std::mem::replace(awaits_room, true) {
-        effects.room = Some(Arc::clone(path.socket()));
+fn wait_until_writable(awaits_writable: &mut bool, effects: &mut Effects, path: &Path) {
+    if !std::mem::replace(awaits_writable, true) {
+        effects.blocked_on = Some(Arc::clone(path.socket()));
     }
 }
 
@@ -300,7 +300,7 @@ fn next_route<'a>(
     }
 }
 
-/// Passes a batch to the kernel. Returns its charge against the turn, in bytes. Packets for which
+/// Passes a batch to the kernel. Returns its charge against the budget, in bytes. Packets for which
 /// the socket has no room stay in the batch.
 pub(super) fn send_batch(
     batch: &mut SendBatch,

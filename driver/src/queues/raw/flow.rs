@@ -149,7 +149,7 @@ impl Flows {
     }
 
     /// Returns the action for a frame, and counts it. A frame that no rule selects is dropped.
-    pub(super) fn judge(&self, frame: &[u8]) -> Action {
+    pub(super) fn classify(&self, frame: &[u8]) -> Action {
         let Some(headers) = Headers::of(frame) else {
             return Action::Drop;
         };
@@ -259,7 +259,7 @@ mod tests {
     fn takes(pattern: Pattern, frame: &[u8]) -> bool {
         let mut flows = Flows::default();
         flows.add(flow(0, Select::Matching(vec![pattern]), Action::Deliver));
-        flows.judge(frame) == Action::Deliver
+        flows.classify(frame) == Action::Deliver
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_not_there_does_not_match() {
+    fn a_missing_header_does_not_match() {
         for header in [Header::Ipv6, Header::Tcp] {
             assert!(!takes(Pattern::any(header), &frame(&[])));
         }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vlan_carries_is_looked_at_too() {
+    fn headers_inside_a_vlan_are_matched() {
         let tagged = frame(&[0x81, 0, 0x20, 7]);
         let vlan = Pattern::any(Header::Ethernet).with(14, &[0x20, 7], &[0x0f, 255]);
         assert!(takes(vlan, &tagged) && !takes(vlan, &frame(&[])));
@@ -298,17 +298,17 @@ mod tests {
     fn the_rule_with_the_lowest_number_decides() {
         let mut flows = Flows::default();
         let udp = Select::Matching(vec![Pattern::any(Header::Udp)]);
-        assert_eq!(flows.judge(&frame(&[])), Action::Drop);
+        assert_eq!(flows.classify(&frame(&[])), Action::Drop);
         flows.add(flow(5, Select::All, Action::Deliver));
-        assert_eq!(flows.judge(&frame(&[])), Action::Deliver);
+        assert_eq!(flows.classify(&frame(&[])), Action::Deliver);
         let drops = flows.add(flow(4, udp, Action::Drop));
-        assert_eq!(flows.judge(&frame(&[])), Action::Drop);
+        assert_eq!(flows.classify(&frame(&[])), Action::Drop);
         flows.remove(drops);
-        assert_eq!(flows.judge(&frame(&[])), Action::Deliver);
+        assert_eq!(flows.classify(&frame(&[])), Action::Deliver);
     }
 
     #[test]
-    fn multicast_is_told_by_the_address_and_frames_are_counted() {
+    fn multicast_frames_match_and_are_counted() {
         let counter = Arc::new(FlowCounter::default());
         let mut flows = Flows::default();
         flows.add(Flow {
@@ -317,14 +317,14 @@ mod tests {
         });
         let mut single = frame(&[]);
         single[0] = 0;
-        assert_eq!(flows.judge(&single), Action::Drop);
-        assert_eq!(flows.judge(&frame(&[])), Action::Deliver);
+        assert_eq!(flows.classify(&single), Action::Drop);
+        assert_eq!(flows.classify(&frame(&[])), Action::Deliver);
         assert_eq!(counter.packets.load(Ordering::Relaxed), 1);
         assert_eq!(counter.bytes.load(Ordering::Relaxed), single.len() as u64);
     }
 
     #[test]
-    fn whatever_is_cut_short_does_no_harm() {
+    fn truncated_frames_are_parsed_safely() {
         let whole = frame(&[0x81, 0, 0, 7]);
         for len in 0..whole.len() {
             assert!(!takes(Pattern::any(Header::Tcp), &whole[..len]));

@@ -26,10 +26,10 @@ use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 
 /// The bytes of a frame that the MTU does not count: two addresses, the type, and a VLAN tag.
-const AROUND: usize = 18;
+const HEADER_LEN: usize = 18;
 
 /// The maximum number of frames that one call receives.
-const TURN: usize = 64;
+const RX_BUDGET: usize = 64;
 
 /// The interface of a raw packet queue pair.
 #[derive(Debug)]
@@ -48,12 +48,12 @@ impl Frames {
     /// # Errors
     /// `EPERM` without the capability `CAP_NET_RAW`, and other errors of the system calls.
     pub(crate) fn new(interface: u32, mtu: u32, spread: Option<Spread>) -> io::Result<Self> {
-        let max = mtu as usize + AROUND;
+        let max = mtu as usize + HEADER_LEN;
         Ok(Frames {
             socket: FrameSocket::new(interface)?,
             flows: Mutex::default(),
-            // With room for a VLAN tag to be inserted.
-            buffer: Mutex::new(vec![0; max + AROUND].into()),
+            // With space for a VLAN tag to be inserted.
+            buffer: Mutex::new(vec![0; max + HEADER_LEN].into()),
             spread,
             max,
         })
@@ -91,16 +91,16 @@ impl Frames {
     }
 
     /// Receives frames, and passes those that a flow selects to their work queues or to `deliver`.
-    /// Returns whether any frame had arrived.
+    /// Returns whether any frame was received.
     pub(crate) fn receive(&self, mut deliver: impl FnMut(&[u8])) -> bool {
         // A thread that holds the buffer receives all frames.
         let Ok(mut buffer) = self.buffer.try_lock() else {
             return false;
         };
-        for taken in 0..TURN {
+        for taken in 0..RX_BUDGET {
             match self.socket.next(&mut buffer) {
                 Ok(Next::Frame(frame)) => {
-                    let action = lock(&self.flows).judge(frame);
+                    let action = lock(&self.flows).classify(frame);
                     match (action, &self.spread) {
                         (Action::Drop, _) => {}
                         (Action::Deliver, None) => deliver(frame),

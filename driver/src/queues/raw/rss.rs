@@ -121,7 +121,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_hashes_come_out() {
+    fn toeplitz_matches_published_vectors() {
         let source = [66, 9, 149, 187];
         let destination = [161, 142, 100, 80];
         let ports = [2794_u16.to_be_bytes(), 1766_u16.to_be_bytes()].concat();

@@ -39,21 +39,22 @@ impl WqState {
 struct Inner {
     state: WqState,
     receives: RecvQueue,
-    /// The next receive, valid if `held`. A receive too small for a frame is kept for a later one.
-    receive: Receive,
-    held: bool,
+    /// The next receive, valid if `has_next`. A receive too small for a frame is kept for a later
+    /// one.
+    next: Receive,
+    has_next: bool,
 }
 
 impl Inner {
-    /// Fills `receive` if it is empty; returns whether there is a receive.
-    fn hold(&mut self) -> bool {
-        self.held = self.held || self.receives.take(&mut self.receive);
-        self.held
+    /// Takes the next receive from the queue, unless one is taken; returns whether there is one.
+    fn fetch_next(&mut self) -> bool {
+        self.has_next = self.has_next || self.receives.take(&mut self.next);
+        self.has_next
     }
 
-    /// Returns the size of the receive in bytes.
-    fn room(&self) -> u64 {
-        let lengths = self.receive.sges.iter().map(|sge| u64::from(sge.length));
+    /// Returns the size of the next receive in bytes.
+    fn next_len(&self) -> u64 {
+        let lengths = self.next.sges.iter().map(|sge| u64::from(sge.length));
         lengths.sum()
     }
 }
@@ -70,7 +71,7 @@ pub struct Wq {
 /// The first number of work queues, used in their completions. The numbers are those of a slot that
 /// no process gets.
 const FIRST_NUMBER: u32 = 0xff_0000;
-/// The number of numbers; they are reused cyclically.
+/// The number of work queue numbers; they are reused cyclically.
 const NUMBERS: u32 = 0xffff;
 
 impl Wq {
@@ -96,8 +97,8 @@ impl Wq {
             inner: Mutex::new(Inner {
                 state: WqState::Reset,
                 receives: RecvQueue::new(max_wr, max_sge)?,
-                receive: Receive::default(),
-                held: false,
+                next: Receive::default(),
+                has_next: false,
             }),
         }))
     }
@@ -125,7 +126,7 @@ impl Wq {
             (WqState::Error, WqState::Ready) => return false,
             (_, WqState::Reset) => {
                 inner.receives.clear();
-                inner.held = false;
+                inner.has_next = false;
             }
             _ => {}
         }
@@ -159,11 +160,14 @@ impl Wq {
     /// Receives a frame. It is dropped if there is no receive, or the next one is too small.
     pub(super) fn deliver(&self, frame: &[u8], regions: &RegionTable) {
         let mut inner = lock(&self.inner);
-        if inner.state != WqState::Ready || !inner.hold() || inner.room() < frame.len() as u64 {
+        if inner.state != WqState::Ready
+            || !inner.fetch_next()
+            || inner.next_len() < frame.len() as u64
+        {
             return;
         }
-        inner.held = false;
-        let receive = &inner.receive;
+        inner.has_next = false;
+        let receive = &inner.next;
         let status = match regions.scatter(&self.pd, &receive.sges, 0, frame) {
             Ok(()) => WcStatus::Success,
             Err(_) => WcStatus::LocProtErr,
@@ -176,9 +180,9 @@ impl Wq {
     }
 
     fn flush(&self, inner: &mut Inner) {
-        while inner.hold() {
-            inner.held = false;
-            self.complete(inner.receive.wr_id, WcStatus::WrFlushErr, 0);
+        while inner.fetch_next() {
+            inner.has_next = false;
+            self.complete(inner.next.wr_id, WcStatus::WrFlushErr, 0);
         }
     }
 
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_that_is_too_small_waits_for_a_frame_that_fits() {
+    fn a_receive_smaller_than_the_frame_stays_posted() {
         let wq = queue();
         let mut data = [0_u64; 8];
         let addr = data.as_mut_ptr() as u64;
@@ -256,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_state_flushes_the_receive_that_waited_first_and_reset_forgets_it() {
+    fn error_flushes_and_reset_discards_a_fetched_receive() {
         for (to, expected) in [(WqState::Error, &[1, 2][..]), (WqState::Reset, &[])] {
             let wq = queue();
             wq.post_receive(1, &[]).unwrap();
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_gone_ends_the_queue() {
+    fn an_invalid_lkey_moves_the_queue_to_error() {
         let wq = queue();
         let gone = Sge {
             addr: 0,

@@ -216,11 +216,11 @@ impl Connection {
     }
 
     /// Releases the backlog of the listener. Returns the listener if the request still occupied it.
-    pub fn take_up(&mut self) -> Option<ListenerId> {
+    pub fn leave_backlog(&mut self) -> Option<ListenerId> {
         self.listener.take()
     }
 
-    /// Like [`Self::take_up`], once the program has answered the request.
+    /// Like [`Self::leave_backlog`], once the program has answered the request.
     pub fn take_listener(&mut self) -> Option<ListenerId> {
         match self.state {
             State::ReqReceived | State::MraReqSent => None,

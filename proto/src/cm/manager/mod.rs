@@ -112,7 +112,7 @@ impl<I: Ids> Manager<I> {
 
     /// Listens for requests for `service` at the addresses `at`.
     ///
-    /// While `backlog` requests are neither taken up ([`Manager::take_up`]) nor answered, further
+    /// While `backlog` requests are in the backlog ([`Manager::leave_backlog`]), further
     /// ones are dropped; the peer retransmits them.
     ///
     /// # Errors
@@ -150,10 +150,10 @@ impl<I: Ids> Manager<I> {
     }
 
     /// Takes a request out of its listener's backlog, whether it is answered or not.
-    pub fn take_up(&mut self, id: CommId) {
+    pub fn leave_backlog(&mut self, id: CommId) {
         let listener = match self.connections.get_mut(&id) {
-            Some(connection) => connection.take_up(),
-            None => self.resolutions.take_up(id),
+            Some(connection) => connection.leave_backlog(),
+            None => self.resolutions.leave_backlog(id),
         };
         if let Some(listener) = listener {
             self.listeners.release(listener);

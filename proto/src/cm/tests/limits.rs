@@ -36,8 +36,8 @@ fn request_taken_up_by_the_program_releases_the_backlog() {
     for n in 0..100 {
         pair.say(SERVER, &another(n));
         let id = pair.requested();
-        pair.sides[SERVER].take_up(id);
-        pair.sides[SERVER].take_up(id);
+        pair.sides[SERVER].leave_backlog(id);
+        pair.sides[SERVER].leave_backlog(id);
     }
     assert_eq!(pair.counters(SERVER).over_backlog, 0);
 }

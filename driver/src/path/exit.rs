@@ -16,34 +16,34 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 const DREQ_INTERVAL: Duration = Duration::from_millis(20);
 const IDLE_PAUSE: Duration = Duration::from_micros(200);
 
-/// The longest time for leaving port 4791.
+/// The longest time for closing port 4791.
 const PORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest time for adding up the counters.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Set when the process has begun to end.
-static LEAVING: AtomicBool = AtomicBool::new(false);
+static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the process is ending. An event that is delivered to another thread now may make
 /// that thread end the process in another way.
-pub fn is_leaving() -> bool {
-    LEAVING.load(Ordering::Acquire)
+pub fn is_exiting() -> bool {
+    EXITING.load(Ordering::Acquire)
 }
 
 /// Ends the process's use of the network.
-pub(super) fn leave(engine: &'static Engine) {
+pub(super) fn close_network(engine: &'static Engine) {
     if let Some(network) = engine.network.get()
         // A forked child ends too, and the sockets belong to its parent.
         && network.shared.is_ours()
         && let Some(ports) = network.ports.try_list()
     {
-        LEAVING.store(true, Ordering::Release);
+        EXITING.store(true, Ordering::Release);
         send_last_report(engine);
         drop(ports);
         flush_final_acks(engine);
         end_connections(engine);
-        leave_ports(engine);
+        close_ports(engine);
     }
 }
 
@@ -55,8 +55,7 @@ fn send_last_report(engine: &'static Engine) {
     }
 }
 
-/// Sends the answers that queue pairs still owe their peers, where the program did not destroy
-/// them.
+/// Sends the final ACKs of the queue pairs that the program did not destroy.
 fn flush_final_acks(engine: &'static Engine) {
     in_thread(FINAL_ACK_TIMEOUT, || {
         engine.flush_deferred();
@@ -68,20 +67,20 @@ fn flush_final_acks(engine: &'static Engine) {
     });
 }
 
-/// Ends the connections, and repeats DREQs that are not answered: a DREQ or its answer may be lost.
+/// Ends the connections, and retransmits unanswered DREQs: a DREQ or its DREP may be lost.
 /// The kernel's CM does the same for processes that have ended.
 fn end_connections(engine: &'static Engine) {
     in_thread(DISCONNECT_TIMEOUT, || {
         let Some(network) = engine.network.get() else {
             return;
         };
-        network.gsi.leave();
+        network.gsi.disconnect_all();
         let start = Instant::now();
-        let mut repeated = start;
-        while network.gsi.awaits_ends() && start.elapsed() < DISCONNECT_TIMEOUT {
-            if repeated.elapsed() >= DREQ_INTERVAL {
-                repeated = Instant::now();
-                network.gsi.repeat_ends();
+        let mut last_dreqs = start;
+        while network.gsi.awaits_drep() && start.elapsed() < DISCONNECT_TIMEOUT {
+            if last_dreqs.elapsed() >= DREQ_INTERVAL {
+                last_dreqs = Instant::now();
+                network.gsi.retransmit_dreqs();
             }
             if !engine.drive() {
                 std::thread::sleep(IDLE_PAUSE);
@@ -90,8 +89,8 @@ fn end_connections(engine: &'static Engine) {
     });
 }
 
-/// Leaves port 4791 so that packets for other processes are not lost.
-fn leave_ports(engine: &'static Engine) {
+/// Leaves the reuseport groups of port 4791, so that no packet of another process is lost.
+fn close_ports(engine: &'static Engine) {
     in_thread(PORT_TIMEOUT, || {
         if let Some(network) = engine.network.get() {
             for port in network.ports.list().iter() {
@@ -101,15 +100,15 @@ fn leave_ports(engine: &'static Engine) {
     });
 }
 
-/// Runs `act` in another thread, waits for it for a limited time, and returns its result: the thread
-/// that ends the process may have been interrupted at any point, and may hold any lock.
+/// Runs `act` in another thread, waits for it for a limited time, and returns its result: the
+/// thread that ends the process may have been interrupted at any point, and may hold any lock.
 fn in_thread<T: Send + 'static>(
     timeout: Duration,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
-    let started = thread::spawn("urxe-leaving", move || {
-        // The receiver is gone if this took too long.
+    let started = thread::spawn("urxe-exit", move || {
+        // The receiver is dropped after the timeout.
         let _ = sender.send(act());
     });
     started.ok()?;

@@ -29,7 +29,7 @@ pub(crate) enum Mode {
 
 /// The state that both sides share.
 #[derive(Debug)]
-pub(crate) struct Handover {
+pub(crate) struct Handoff {
     mode: AtomicU8,
     /// When the thread wakes by itself, in nanoseconds; 0 while it is awake.
     asleep_until: AtomicU64,
@@ -41,9 +41,9 @@ pub(crate) struct Handover {
     armed: CachePadded<AtomicUsize>,
 }
 
-impl Handover {
+impl Handoff {
     pub(crate) fn new() -> Self {
-        Handover {
+        Handoff {
             mode: AtomicU8::new(Mode::Watching as u8),
             asleep_until: AtomicU64::new(0),
             waiters: CachePadded::new(AtomicUsize::new(0)),

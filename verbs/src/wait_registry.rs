@@ -17,7 +17,7 @@ use super::errno::Errno;
 
 /// The live objects of one kind, by the pointers that programs have. A forked child starts with an
 /// empty registry.
-pub(super) struct Waited<T: 'static>(PerProcess<RwLock<ByPointer<T>>>);
+pub(super) struct WaitRegistry<T: 'static>(PerProcess<RwLock<ByPointer<T>>>);
 
 type ByPointer<T> = HashMap<usize, Arc<T>, BuildHasherDefault<PointerHasher>>;
 
@@ -45,9 +45,9 @@ impl Hasher for PointerHasher {
     }
 }
 
-impl<T: Debug + Send + Sync> Waited<T> {
+impl<T: Debug + Send + Sync> WaitRegistry<T> {
     pub const fn new() -> Self {
-        Waited(PerProcess::new())
+        WaitRegistry(PerProcess::new())
     }
 
     fn all(&'static self) -> &'static RwLock<ByPointer<T>> {
