@@ -86,6 +86,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     command.envs(variables);
     let error = command.exec();
 
+    let is_path = program.as_bytes().contains(&b'/');
     let program = program.display();
     if error.kind() != io::ErrorKind::NotFound {
         eprintln!("urxe run: {program}: {error}");
@@ -101,7 +102,11 @@ pub fn run(arguments: Arguments) -> ExitCode {
             ExitCode::from(NOT_EXECUTABLE)
         }
         None => {
-            eprintln!("urxe run: {program}: not found in PATH");
+            // As in a shell, only a name without a slash is searched for.
+            match is_path {
+                true => eprintln!("urxe run: {program}: no such file"),
+                false => eprintln!("urxe run: {program}: not found in PATH"),
+            }
             ExitCode::from(NOT_FOUND)
         }
     }

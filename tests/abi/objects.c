@@ -131,13 +131,13 @@ static void memory(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* An IPv4 header in the second half of a GRH, from 192.0.2.9 to 127.0.0.1. */
+/* An IPv4 header in the second half of a GRH, from 127.0.0.9 to 127.0.0.1. */
 static void addresses(void)
 {
 	struct ibv_context *context = open_loopback();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	unsigned char grh[40] = { [20] = 0x45, [21] = 0x68, [28] = 33, [29] = 17,
-				  [32] = 192, [33] = 0, [34] = 2, [35] = 9,
+				  [32] = 127, [33] = 0, [34] = 0, [35] = 9,
 				  [36] = 127, [37] = 0, [38] = 0, [39] = 1 };
 	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH, .sl = 3 };
 	struct ibv_ah_attr attr;
@@ -152,7 +152,7 @@ static void addresses(void)
 	grh[31] = (unsigned char)sum;
 	FAILS(ibv_init_ah_from_wc(context, 1, &wc, (struct ibv_grh *)grh, &attr), 0);
 	CHECK(attr.is_global == 1 && attr.port_num == 1 && attr.sl == 3);
-	CHECK(!memcmp(attr.grh.dgid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\xc0\0\2\x09", 16));
+	CHECK(!memcmp(attr.grh.dgid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x09", 16));
 	CHECK(attr.grh.sgid_index == 0 && attr.grh.hop_limit == 33);
 	CHECK(attr.grh.traffic_class == 0x68 && attr.grh.flow_label == 0);
 	MUST(ah = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)grh, 1));

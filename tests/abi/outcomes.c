@@ -191,6 +191,150 @@ static void multicast_error(void)
 	rdma_destroy_event_channel(theirs);
 }
 
+/* The result of INIT to RTR with a GID of the device, and one of the peer. */
+static int to_rtr(struct ibv_qp *qp, uint8_t sgid_index, const char *peer)
+{
+	struct ibv_qp_attr attr = rtr_attr(qp, 77), reset = { .qp_state = IBV_QPS_RESET };
+	int status;
+
+	MUST(!to_init(qp));
+	attr.ah_attr.grh.sgid_index = sgid_index;
+	MUST(inet_pton(AF_INET6, peer, &attr.ah_attr.grh.dgid) == 1);
+	status = ibv_modify_qp(qp, &attr, RTR_MASK);
+	CHECK(qp->state == (status ? IBV_QPS_INIT : IBV_QPS_RTR));
+	MUST(!ibv_modify_qp(qp, &reset, IBV_QP_STATE));
+	return status;
+}
+
+/* The index of a GID. */
+static uint8_t index_of(struct ibv_context *context, const char *gid)
+{
+	union ibv_gid wanted, found;
+
+	MUST(inet_pton(AF_INET6, gid, &wanted) == 1);
+	for (int i = 0; i < 8; i++)
+		if (!ibv_query_gid(context, 1, i, &found) && !memcmp(&found, &wanted, sizeof(found)))
+			return i;
+	printf("no GID %s\n", gid);
+	exit(2);
+}
+
+/* A peer to whom the kernel has no route: the errors of the kernel's ib_resolve_unicast_gid_dmac. */
+static void no_route(void)
+{
+	struct ibv_context *lo, *va;
+	struct end end;
+	struct ibv_ah_attr ah_attr = { .is_global = 1, .port_num = 1 };
+	struct ibv_ah *ah;
+	uint8_t v6;
+
+	network_with_cable();
+	ip("address add 2001:db8::1/64 dev va nodad");
+	ip("route add unreachable 203.0.113.0/24");
+	va = open_device("urxe_va");
+	end = make_end(va);
+	v6 = index_of(va, "2001:db8::1");
+	FAILS(to_rtr(end.qp, 0, "::ffff:198.51.100.1"), ENETUNREACH);
+	FAILS(to_rtr(end.qp, 0, "::ffff:203.0.113.1"), EHOSTUNREACH);
+	FAILS(to_rtr(end.qp, v6, "2001:db8:1::1"), ENETUNREACH);
+	/* A neighbour that is not there is a matter of retries. */
+	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.77"), 0);
+	FAILS(to_rtr(end.qp, v6, "2001:db8::77"), 0);
+	FAILS(to_rtr(end.qp, 0, "::ffff:127.0.0.1"), 0);
+
+	MUST(inet_pton(AF_INET6, "::ffff:198.51.100.1", &ah_attr.grh.dgid) == 1);
+	NO_OBJECT(ibv_create_ah(end.pd, &ah_attr), ENETUNREACH);
+	MUST(inet_pton(AF_INET6, "::ffff:239.1.2.3", &ah_attr.grh.dgid) == 1);
+	CHECK((ah = ibv_create_ah(end.pd, &ah_attr)));
+	CHECK(ah && !ibv_destroy_ah(ah));
+	free_end(&end);
+	FAILS(ibv_close_device(va), 0);
+
+	/* The loopback device reaches this host alone. */
+	lo = open_loopback();
+	end = make_end(lo);
+	v6 = index_of(lo, "::1");
+	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.77"), ENETUNREACH);
+	FAILS(to_rtr(end.qp, v6, "2001:db8::77"), ENETUNREACH);
+	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.1"), 0);
+	FAILS(to_rtr(end.qp, 0, "::ffff:127.9.9.9"), 0);
+	FAILS(to_rtr(end.qp, v6, "2001:db8::1"), 0);
+	free_end(&end);
+	FAILS(ibv_close_device(lo), 0);
+}
+
+/*
+ * A request whose packets the kernel refuses to send. It is retried like one whose packets are lost,
+ * and fails as soon.
+ */
+static void route_lost(void)
+{
+	struct ibv_context *context;
+	struct end end;
+	struct ibv_sge element;
+	struct ibv_send_wr wr = { .wr_id = 3, .num_sge = 1, .sg_list = &element,
+				  .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_qp_attr attr;
+
+	network_with_cable();
+	context = open_device("urxe_va");
+	end = make_end(context);
+	element = sge(&end, 0, 8);
+	MUST(!to_init(end.qp));
+	attr = rtr_attr(end.qp, 77);
+	MUST(inet_pton(AF_INET6, "::ffff:192.0.2.77", &attr.ah_attr.grh.dgid) == 1);
+	MUST(!ibv_modify_qp(end.qp, &attr, RTR_MASK));
+	attr.qp_state = IBV_QPS_RTS;
+	/* 4 ms, and three tries. */
+	attr.timeout = 10;
+	attr.retry_cnt = 2;
+	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					   IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+					   IBV_QP_MAX_QP_RD_ATOMIC));
+	ip("route del 192.0.2.0/24 dev va");
+	MUST(!ibv_post_send(end.qp, &wr, &bad));
+	CHECK(completion(&end).status == IBV_WC_RETRY_EXC_ERR);
+	free_end(&end);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* A queue pair of another device than that of the identifier, given by number or as its own. */
+static void other_device(void)
+{
+	struct rdma_conn_param by_number = param;
+	struct rdma_cm_id *server, *client, *peer;
+	struct ibv_context *lo;
+	struct end other;
+
+	network_with_cable();
+	make_channels();
+	lo = open_loopback();
+	other = make_end(lo);
+	by_number.qp_num = other.qp->qp_num;
+	server = listener(theirs, RDMA_PS_TCP);
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	CHECK(!strcmp(ibv_get_device_name(client->verbs->device), "urxe_va"));
+	MUST(rdma_connect(client, &by_number) == -1 && errno == EINVAL);
+	client->qp = other.qp;
+	MINUS_ONE(rdma_connect(client, &param), EINVAL);
+	client->qp = NULL;
+	/* Nothing was sent: the identifier connects with another one. */
+	CHECK(!rdma_connect(client, &param));
+	peer = asked();
+	MINUS_ONE(rdma_accept(peer, &by_number), EINVAL);
+	peer->qp = other.qp;
+	MINUS_ONE(rdma_accept(peer, &param), EINVAL);
+	CHECK(other.qp->state == IBV_QPS_RESET);
+	peer->qp = NULL;
+	CHECK(!rdma_accept(peer, &(struct rdma_conn_param){ .qp_num = 0x4321 }));
+	CHECK(outcome_is(ours, client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
+	CHECK(!rdma_destroy_id(peer) && !rdma_destroy_id(client) && !rdma_destroy_id(server));
+	free_end(&other);
+	FAILS(ibv_close_device(lo), 0);
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(theirs);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -198,6 +342,9 @@ int main(int argc, char **argv)
 		{ "connect_error", connect_error },
 		{ "address_error", address_error },
 		{ "multicast_error", multicast_error },
+		{ "no_route", no_route },
+		{ "route_lost", route_lost },
+		{ "other_device", other_device },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

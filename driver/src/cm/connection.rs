@@ -10,6 +10,7 @@ use super::state::State;
 use crate::path;
 use crate::sync::lock;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use urxe_net::random;
 use urxe_proto::cm::timing::{MAX_RETRIES, RESPONSE_TIMEOUT};
 use urxe_proto::cm::wire::{Ece, Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
@@ -92,6 +93,26 @@ impl Id {
             listens_everywhere(&self.me);
         }
         Ok(())
+    }
+
+    /// Checks that the queue pair for a connection is of the identifier's device: packets of another
+    /// one do not come from the address that the peer expects. A number of no queue pair of this
+    /// process passes; the program may have its queue pair elsewhere.
+    ///
+    /// # Errors
+    /// [`CmError::OtherDevice`].
+    pub fn check_qp(&self, qpn: Qpn) -> Result<(), CmError> {
+        let inner = lock(&self.inner);
+        let (Some(bound), Some(qp)) = (&inner.bound, path::get().qp(qpn)) else {
+            return Ok(());
+        };
+        match Arc::ptr_eq(qp.device(), &bound.device) {
+            true => Ok(()),
+            false => Err(CmError::OtherDevice {
+                given: qp.device().name().to_owned(),
+                needed: bound.device.name().to_owned(),
+            }),
+        }
     }
 
     /// Sends the request for a connection, or for the queue pair of a datagram service.

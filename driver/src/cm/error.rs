@@ -40,6 +40,17 @@ pub enum CmError {
     /// The identifier has not joined the group: EADDRNOTAVAIL.
     #[error("the identifier has not joined {0}")]
     NotJoined(IpAddr),
+    /// The queue pair belongs to another device than the identifier: EINVAL.
+    #[error(
+        "the queue pair is of {given}, and the connection needs one of {needed}: create it on \
+         the device of the identifier"
+    )]
+    OtherDevice {
+        /// The device of the queue pair.
+        given: String,
+        /// The device of the identifier.
+        needed: String,
+    },
     /// The port space is IP over InfiniBand, whose queue key is that of a group RoCE does not have:
     /// ENODEV.
     #[error("the port space RDMA_PS_IPOIB is not for RoCE: use RDMA_PS_UDP")]
@@ -73,6 +84,7 @@ impl CmError {
             | Self::Versions
             | Self::Option { .. }
             | Self::NotMulticast(_)
+            | Self::OtherDevice { .. }
             | Self::PrivateData(_)
             | Self::Call(_) => libc::EINVAL,
             Self::Gsi(error) => error.errno(),

@@ -15,6 +15,7 @@ use super::port_space::{PortClaim, PortRequest, PortSpace};
 use super::resolve::{self, Bound, Path, ResolveError};
 pub use super::state::State;
 use crate::event_queue::{AckCount, EventQueue};
+use crate::ports::route::with_port;
 use crate::queues::gsi::{Gsi, Listener};
 use crate::sync::lock;
 use std::fs;
@@ -325,7 +326,7 @@ impl Id {
                 resolve::check_route(source, to)?;
                 source
             }
-            _ if to_loopback => resolve::with_port(to, 0),
+            _ if to_loopback => with_port(to, 0),
             (None, Some(source)) if resolve::is_loopback(source.ip()) => {
                 resolve::check_route(source, to)?;
                 resolve::source_for(to)?
@@ -355,7 +356,7 @@ impl Id {
             }
         }
         let port = inner.source.map_or(0, |source| source.port());
-        inner.source = Some(resolve::with_port(from, port));
+        inner.source = Some(with_port(from, port));
         inner.destination = Some(to);
         inner.state = State::AddressResolved;
         self.raise(EventKind::AddressResolved, 0, Details::None);
@@ -535,7 +536,7 @@ impl Inner {
             both_versions: !v6_only,
             reuse: self.options.reuse_address,
         })?;
-        self.source = Some(resolve::with_port(address, port.port()));
+        self.source = Some(with_port(address, port.port()));
         self.port = Some(port);
         self.state = State::Bound;
         Ok(())

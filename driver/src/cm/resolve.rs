@@ -1,7 +1,8 @@
 //! From IP addresses to devices: the device of an address, and the source for a destination.
 
 use crate::device::{Device, PORT, PortState, devices};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use crate::ports::route::{self, udp_socket, with_port};
+use socket2::SockAddr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -134,9 +135,9 @@ pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
         return Ok(bound);
     }
     // Only an address of this host can be bound.
-    match udp(address.ip()).and_then(|socket| socket.bind(&SockAddr::from(with_port(address, 0)))) {
-        Ok(()) => Err(ResolveError::NoDevice(ip)),
-        Err(_) => Err(ResolveError::NotHere(ip)),
+    match route::is_of_this_host(address) {
+        Ok(true) => Err(ResolveError::NoDevice(ip)),
+        _ => Err(ResolveError::NotHere(ip)),
     }
 }
 
@@ -171,26 +172,28 @@ pub(crate) fn is_of_any_device(ip: IpAddr) -> bool {
     ip.is_unspecified() || is_loopback(ip)
 }
 
-/// Returns the device for a loopback destination, which is the first active one, with its first
-/// address. A global address of the same IP version as the destination takes precedence.
+/// Returns the device for a loopback destination: the first active one that has a global address of
+/// the destination's IP version, or else the first active one.
 ///
 /// # Errors
 /// [`ResolveError::NoneActive`], or [`ResolveError::System`].
 pub(crate) fn first_active(destination: IpAddr) -> Result<Bound, ResolveError> {
     let v4 = destination.to_canonical().is_ipv4();
-    for device in devices().map_err(ResolveError::System)? {
-        let gids = device.gids();
-        let same = gids.iter().find(|(_, ip)| match ip {
-            IpAddr::V4(_) => v4,
-            IpAddr::V6(ip) => !v4 && !ip.is_unicast_link_local(),
-        });
-        if device.port_state() == PortState::Active
-            && let Some((index, ip)) = same.or(gids.first())
-        {
-            return Ok(Bound::new(device, *index, *ip));
-        }
-    }
-    Err(ResolveError::NoneActive)
+    let suits = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => v4,
+        IpAddr::V6(ip) => !v4 && !ip.is_unicast_link_local(),
+    };
+    let mut devices = devices().map_err(ResolveError::System)?;
+    devices.retain(|device| device.port_state() == PortState::Active);
+    let first = |suits: &dyn Fn(&IpAddr) -> bool| {
+        devices.iter().find_map(|device| {
+            let (index, ip) = device.gids().into_iter().find(|(_, ip)| suits(ip))?;
+            Some(Bound::new(Arc::clone(device), index, ip))
+        })
+    };
+    first(&suits)
+        .or_else(|| first(&|_| true))
+        .ok_or(ResolveError::NoneActive)
 }
 
 /// Returns the kernel's source address for a destination.
@@ -201,7 +204,7 @@ pub fn source_for(destination: SocketAddr) -> Result<SocketAddr, ResolveError> {
     scope(&destination)?;
     let to = destination.ip();
     let ask = || -> io::Result<SocketAddr> {
-        let socket = udp(to)?;
+        let socket = udp_socket(to)?;
         // Connecting a datagram socket looks the route up and sends nothing.
         socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))?;
         let source = socket.local_addr()?.as_socket();
@@ -221,12 +224,7 @@ pub fn check_route(source: SocketAddr, destination: SocketAddr) -> Result<(), Re
     if from.is_ipv4() != to.is_ipv4() {
         return Err(ResolveError::Versions { from, to });
     }
-    let ask = || -> io::Result<()> {
-        let socket = udp(to)?;
-        socket.bind(&SockAddr::from(with_port(source, 0)))?;
-        socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))
-    };
-    ask().map_err(|source| ResolveError::NoRoute { to, source })
+    route::check_route(source, destination).map_err(|source| ResolveError::NoRoute { to, source })
 }
 
 /// Returns the effective destination: the loopback address for an unspecified one.
@@ -237,20 +235,6 @@ pub fn destination(mut address: SocketAddr) -> SocketAddr {
         _ => {}
     }
     address
-}
-
-/// Returns the address with another port.
-pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
-    address.set_port(port);
-    address
-}
-
-fn udp(like: IpAddr) -> io::Result<Socket> {
-    let domain = match like {
-        IpAddr::V4(_) => Domain::IPV4,
-        IpAddr::V6(_) => Domain::IPV6,
-    };
-    Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))
 }
 
 #[cfg(test)]

@@ -3,8 +3,11 @@
 
 use super::open::{LocalPort, Ports};
 use crate::device::Device;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use urxe_net::{OpenError, Path, PathOptions};
+use urxe_net::{OpenError, Path, PathOptions, ROCE_PORT};
 use urxe_proto::qp::AddressVector;
 
 /// A network path, and the local address that it starts at.
@@ -31,6 +34,17 @@ pub enum RouteError {
         /// The requested index.
         index: u8,
     },
+    /// The kernel has no route to the peer: ENETUNREACH or EHOSTUNREACH, or the error of an
+    /// administrator's route.
+    #[error("there is no route from {from} to {to}: {source}")]
+    NoRoute {
+        /// The local address.
+        from: IpAddr,
+        /// The address of the peer.
+        to: IpAddr,
+        /// The error of the system call.
+        source: io::Error,
+    },
     /// The device's sockets cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -41,6 +55,7 @@ impl RouteError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoPeerGid | Self::NoSuchGid { .. } => libc::EINVAL,
+            Self::NoRoute { source, .. } => source.raw_os_error().unwrap_or(libc::ENETUNREACH),
             Self::Open(error) => error.errno(),
         }
     }
@@ -49,6 +64,9 @@ impl RouteError {
 impl Route {
     /// Resolves `av` to a route. Opens the sockets of the local address. Flows with equal keys have
     /// the same UDP source port.
+    ///
+    /// The kernel must have a route to a unicast peer. There is no neighbour lookup: the absence of
+    /// a host that should be on the link is detected by retries.
     pub(crate) fn resolve(
         ports: &Ports,
         device: &Device,
@@ -72,7 +90,52 @@ impl Route {
             flow_label: av.flow_label,
             interface: device.interface_index(),
         };
-        let path = local.endpoint().path(av.dgid.to_ip(), options)?;
+        let to = av.dgid.to_ip();
+        let path = local.endpoint().path(to, options)?;
+        if !to.is_multicast() {
+            let (source, destination) = (address.with_port(0), address.peer(to, ROCE_PORT));
+            check_route(source, destination).map_err(|source| RouteError::NoRoute {
+                from: address.ip(),
+                to,
+                source,
+            })?;
+        }
         Ok(Route { local, path })
     }
+}
+
+/// Checks that the kernel has a route between two addresses of the same IP version.
+///
+/// # Errors
+/// The error of the system call. ENETUNREACH from a loopback address to an address that is not of
+/// this host, where the kernel's error depends on the IP version.
+pub(crate) fn check_route(source: SocketAddr, destination: SocketAddr) -> io::Result<()> {
+    if source.ip().is_loopback() && !is_of_this_host(destination)? {
+        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+    }
+    let socket = udp_socket(source.ip())?;
+    socket.bind(&SockAddr::from(with_port(source, 0)))?;
+    // Connecting a datagram socket looks the route up and sends nothing.
+    socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))
+}
+
+/// Returns whether an address belongs to this host: no other can be bound.
+pub(crate) fn is_of_this_host(address: SocketAddr) -> io::Result<bool> {
+    let socket = udp_socket(address.ip())?;
+    Ok(socket.bind(&SockAddr::from(with_port(address, 0))).is_ok())
+}
+
+/// Returns the address with another port.
+pub(crate) fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Opens a UDP socket of the IP version of `like`.
+pub(crate) fn udp_socket(like: IpAddr) -> io::Result<Socket> {
+    let domain = match like {
+        IpAddr::V4(_) => Domain::IPV4,
+        IpAddr::V6(_) => Domain::IPV6,
+    };
+    Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))
 }

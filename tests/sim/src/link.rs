@@ -309,6 +309,19 @@ impl Link {
         self.icrc.verify_known_sender(datagram, guess).is_ok()
     }
 
+    /// Calls `visit` for each undamaged packet in flight.
+    pub fn visit_in_flight(&self, mut visit: impl FnMut(&Packet<'_>)) {
+        for Reverse((_, number, datagram, _)) in &self.in_flight {
+            let packet = &datagram[..datagram.len().saturating_sub(urxe_proto::icrc::LEN)];
+            if self.accepts(datagram)
+                && !self.overtaken.contains(number)
+                && let Ok(packet) = Packet::parse(packet)
+            {
+                visit(&packet);
+            }
+        }
+    }
+
     /// The time at which the next datagram arrives.
     pub fn next_arrival(&self) -> Time {
         match self.in_flight.peek() {

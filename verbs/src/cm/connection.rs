@@ -147,6 +147,7 @@ pub unsafe extern "C" fn rdma_connect(
             let resources = limit_or(requested(|param| param.responder_resources), MAX_RD_ATOMIC);
             let depth = limit_or(requested(|param| param.initiator_depth), MAX_RD_ATOMIC);
             let mut conn_param = to_driver(qp, param.as_ref(), (resources, depth));
+            identifier.driver.check_qp(conn_param.qpn)?;
             conn_param.ece = identifier.lock().local_ece;
             identifier.driver.connect(&conn_param)?;
             complete(id)
@@ -198,6 +199,7 @@ pub unsafe extern "C" fn rdma_accept(
                 peer.initiator_depth.min(MAX_RD_ATOMIC),
             );
             let mut conn_param = to_driver(qp, param.as_ref(), (resources, depth));
+            identifier.driver.check_qp(conn_param.qpn)?;
             {
                 let inner = identifier.lock();
                 // The peer's vendor, with the subset of its options that is accepted.

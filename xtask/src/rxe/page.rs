@@ -28,6 +28,14 @@ Numbers in error cells are completion statuses (`enum ibv_wc_status`) in the ord
 success, 1 local length, 2 local QP operation, 4 local protection, 5 flushed, 8 local access, 9 remote
 invalid request, 10 remote access, 11 remote operation, 12 retries exceeded, 13 RNR retries exceeded.
 State 3 is RTS, 5 is SQE, 6 is error.
+
+Differences from rxe that are no cells of the matrix:
+
+- A receive completion of a reliable or unreliable connection has no `IBV_WC_GRH`: no header precedes
+  the data. NICs do the same. rxe sets the flag on every receive completion.
+- A transition to RTR and an address handle need a route of the kernel to the peer, as in the kernel
+  (ENETUNREACH, EHOSTUNREACH). The kernel also looks the neighbour up, and returns ETIMEDOUT after about
+  a second if it does not answer. urxe does not: `timeout` and `retry_cnt` detect an absent neighbour.
 ";
 
 /// Stores the section of this run.

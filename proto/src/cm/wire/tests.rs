@@ -323,3 +323,22 @@ fn reject_reasons_have_names() {
     // 34 is reserved.
     assert_eq!(numbers, [(1..=33).collect(), vec![35]].concat());
 }
+
+/// Another host cannot reach a listener of loopback addresses by what it states in its header.
+#[test]
+fn a_loopback_address_is_requested_by_this_host_alone() {
+    let gid = |ip: &str| Gid::from_ip(ip.parse().unwrap());
+    let (ours, theirs) = (gid("192.0.2.1"), gid("192.0.2.2"));
+    let header = |destination: &str| {
+        let header = IpHeader {
+            source: "192.0.2.1:7".parse().unwrap(),
+            destination: destination.parse().unwrap(),
+        };
+        header.to_bytes()
+    };
+    let loopback = header("127.0.0.1");
+    assert_eq!(requested_address(ours, ours, &loopback), gid("127.0.0.1"));
+    assert_eq!(requested_address(ours, theirs, &loopback), ours);
+    assert_eq!(requested_address(ours, ours, &header("192.0.2.2")), ours);
+    assert_eq!(requested_address(ours, ours, &loopback[1..]), ours);
+}

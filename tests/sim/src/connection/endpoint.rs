@@ -1,6 +1,7 @@
 //! One endpoint: a queue pair, its host, and a program that posts the work of its plan and checks
 //! all results.
 
+use super::attempts::RETRY_CNT;
 use super::plan::{self, Data, Plan};
 use crate::host::{Region, SimHost};
 use crate::rng::Rng;
@@ -95,6 +96,8 @@ pub struct Endpoint {
     /// host do: if one of them could always fill the sink first, the other's acknowledgements would
     /// be delayed until the peer times out.
     target_first: bool,
+    /// Whether its requester has exhausted its retries, which ends the connection.
+    pub has_exhausted_retries: bool,
     /// The number of completed drains of the send queue.
     pub drains: u64,
     /// READs that returned versions.
@@ -230,6 +233,7 @@ impl Endpoint {
             receive_at: Time(0),
             poll_at: Time::NEVER,
             target_first: false,
+            has_exhausted_retries: false,
             drains: 0,
             versions_read: 0,
             partial_reads_dropped: 0,
@@ -257,7 +261,7 @@ impl Endpoint {
             },
             path_mtu: mtu,
             timeout: own.timeout,
-            retry_cnt: 7,
+            retry_cnt: RETRY_CNT,
             rnr_retry: 7,
             rq_psn: peer.psn,
             sq_psn: own.psn,
@@ -292,6 +296,13 @@ impl Endpoint {
     /// Its queue pairs: one, or over XRC two.
     pub fn qps(&self) -> impl Iterator<Item = &RcQp> {
         std::iter::once(&self.qp).chain(&self.tgt)
+    }
+
+    /// The PSN of its requester's oldest request, while it sends requests.
+    pub fn oldest_psn(&self) -> Option<Psn> {
+        let attr = self.qp.attributes();
+        let in_flight = self.qp.bytes_in_flight() / attr.path_mtu.bytes() as u32;
+        attr.state.initiates().then(|| attr.sq_psn - in_flight)
     }
 
     fn modify(&mut self, attr: &QpAttr, mask: AttrMask, now: Time) {
@@ -503,8 +514,24 @@ impl Endpoint {
     }
 
     /// Checks that each signaled work request completes once, in order, after all before it.
+    ///
+    /// An error for exhausted retries ends the connection. [`Attempts`] judges it.
+    ///
+    /// [`Attempts`]: super::attempts::Attempts
     fn check_sends(&mut self, now: Time) {
         while let Some(completion) = self.host.sends.pop_front() {
+            if completion.status == WcStatus::RetryExcErr {
+                let index = completion.wr_id as usize;
+                assert!(
+                    (self.checked..self.posted).contains(&index),
+                    "{completion:?}"
+                );
+                assert_eq!(self.qp.state(), QpState::Err);
+                self.has_exhausted_retries = true;
+                self.host.sends.clear();
+                self.host.events.clear();
+                return;
+            }
             let index = self
                 .signaled
                 .pop_front()

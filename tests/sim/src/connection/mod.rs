@@ -1,11 +1,13 @@
 //! Two endpoints of a reliable connection and the links between them.
 
+mod attempts;
 mod endpoint;
 mod plan;
 
 use crate::limits::Limits;
 use crate::link::{Faults, Link, faults};
 use crate::rng::{Rng, ScriptedRng};
+use attempts::Attempts;
 use endpoint::{Endpoint, EndpointConfig, gid};
 use plan::{Plan, PlanConfig};
 use rand::{RngExt, SeedableRng};
@@ -63,6 +65,8 @@ pub struct Stats {
     pub probes: u64,
     /// Timeouts that caused a retransmission.
     pub timeouts: u64,
+    /// Connections that ended because the links lost every attempt of a request, or its answer.
+    pub retries_exhausted: u64,
     /// Partitions of links.
     pub partitions: u64,
     /// The virtual time of the run.
@@ -89,6 +93,7 @@ impl crate::seeds::Stats for Stats {
         self.out_of_order_executed += other.out_of_order_executed;
         self.probes += other.probes;
         self.timeouts += other.timeouts;
+        self.retries_exhausted += other.retries_exhausted;
         self.partitions += other.partitions;
         self.time += other.time;
     }
@@ -113,6 +118,8 @@ struct World {
     endpoints: [Endpoint; 2],
     /// The link that leads away from each endpoint.
     links: [Link; 2],
+    /// The attempts of each endpoint's requester.
+    attempts: [Attempts; 2],
     plans: [Rc<Plan>; 2],
     now: Time,
     trace: bool,
@@ -180,6 +187,7 @@ impl World {
             is_faultless: faults.iter().all(Faults::are_none),
             endpoints: [endpoint(0), endpoint(1)],
             links,
+            attempts: Default::default(),
             plans,
             now: Time(0),
             trace,
@@ -206,11 +214,14 @@ impl World {
             for index in 0..2 {
                 self.deliver(index);
                 for packet in self.endpoints[index].step(self.now) {
-                    if self.trace {
-                        self.trace_packet(index, "sends", &packet);
-                    }
-                    self.links[index].send(self.now, &packet);
+                    self.send(index, &packet);
                 }
+            }
+            let mut endpoints = self.endpoints.iter();
+            if let Some(index) = endpoints.position(|endpoint| endpoint.has_exhausted_retries) {
+                self.check_exhausted(index);
+                self.count();
+                return;
             }
         }
         if !self.endpoints.iter().all(Endpoint::is_done) {
@@ -231,6 +242,13 @@ impl World {
                 let waited = counters.rnr_naks_received > 0;
                 assert!(few || waited, "{}", self.progress());
             }
+        }
+        self.count();
+    }
+
+    /// Adds the counts of the endpoints and links.
+    fn count(&mut self) {
+        for index in 0..2 {
             for qp in self.endpoints[index].qps() {
                 self.stats.count(qp.counters());
             }
@@ -249,6 +267,44 @@ impl World {
         self.stats.time = self.now.since(Time(0));
     }
 
+    /// Sends a packet of endpoint `index`.
+    fn send(&mut self, index: usize, bytes: &[u8]) {
+        if self.trace {
+            self.trace_packet(index, "sends", bytes);
+        }
+        let packet = Packet::parse(bytes).expect("endpoints send well-formed packets");
+        if let Some(una) = self.endpoints[index].oldest_psn() {
+            self.attempts[index].progressed(una);
+        }
+        self.attempts[index].sent(&packet);
+        self.attempts[1 - index].answered(&packet);
+        self.links[index].send(self.now, bytes);
+    }
+
+    /// Checks that endpoint `index` exhausted its retries because the links lost every attempt of
+    /// a request, or its answer. The run ends: the program does not reconnect.
+    ///
+    /// # Panics
+    /// When an attempt succeeded, or is in flight.
+    fn check_exhausted(&mut self, index: usize) {
+        assert!(!self.is_faultless, "{}", self.progress());
+        let attempts = &self.attempts[index];
+        attempts.check_exhausted();
+        self.links[index].visit_in_flight(|packet| {
+            assert!(
+                !attempts.is_attempt(packet),
+                "an attempt is in flight: {packet:?}"
+            );
+        });
+        self.links[1 - index].visit_in_flight(|packet| {
+            assert!(
+                !attempts.acknowledges(packet),
+                "an answer is in flight: {packet:?}"
+            );
+        });
+        self.stats.retries_exhausted += 1;
+    }
+
     /// Delivers the packets that have arrived at endpoint `index`.
     fn deliver(&mut self, index: usize) {
         let from = 1 - index;
@@ -262,6 +318,8 @@ impl World {
             }
             let packet = Packet::parse(&bytes).expect("endpoints send well-formed packets");
             self.stats.delivered += 1;
+            self.attempts[from].delivered(&packet);
+            self.attempts[index].received(&packet);
             self.endpoints[index].receive(self.now, gid(from), &packet, arrival.marked);
         }
     }
