@@ -20,7 +20,7 @@ use urxe_proto::wire::Bth;
 /// The bytes in a batch, about the most that GSO accepts.
 const BATCH: u64 = 60 << 10;
 
-/// The maximum of batches in flight.
+/// The maximum number of batches in flight.
 const WINDOW: u64 = 3;
 
 /// The interface index of the loopback interface.

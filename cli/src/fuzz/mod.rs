@@ -1,7 +1,7 @@
 //! `urxe fuzz`: checks whether another RoCE stack conforms to the specification.
 //!
 //! The fuzzer sends one packet at a time to one peer over one connection. Many packets break a
-//! rule; the ICRC is right unless that is the broken rule. The peer's responses are compared with
+//! rule; the ICRC is valid unless that is the broken rule. The peer's responses are compared with
 //! those that the specification allows. Each packet waits for the response to its predecessor, so
 //! the peer is not flooded.
 

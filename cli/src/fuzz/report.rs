@@ -26,15 +26,20 @@ pub struct Report {
 }
 
 /// The number of test cases listed for each departure.
-const NAMED: usize = 3;
+const MAX_LISTED_CASES: usize = 3;
 
 impl Report {
     /// Counts a response.
-    pub fn count(&mut self, allowed: &Allowed, right: bool, departure: impl FnOnce() -> Departure) {
+    pub fn count(
+        &mut self,
+        allowed: &Allowed,
+        conforms: bool,
+        departure: impl FnOnce() -> Departure,
+    ) {
         let rule = allowed.rules.first().copied().unwrap_or(Rule::InOrder);
-        let (tried, departed) = self.rules.entry(rule).or_default();
-        *tried += 1;
-        if right {
+        let (tested, departed) = self.rules.entry(rule).or_default();
+        *tested += 1;
+        if conforms {
             return;
         }
         *departed += 1;
@@ -46,7 +51,7 @@ impl Report {
         } = departure();
         let (times, cases) = self.departures.entry((rule, expected, got)).or_default();
         *times += 1;
-        if cases.len() < NAMED {
+        if cases.len() < MAX_LISTED_CASES {
             cases.push(format!("{seed}:{case}"));
         }
     }
@@ -70,8 +75,8 @@ impl fmt::Display for Report {
             "{packets} packets in {cases} cases, over {connections} connections"
         )?;
         writeln!(f, "{:>8} {:>8}  rule", "tests", "departed")?;
-        for (rule, (tried, departed)) in &self.rules {
-            writeln!(f, "{tried:>8} {departed:>8}  {}", rule.text())?;
+        for (rule, (tested, departed)) in &self.rules {
+            writeln!(f, "{tested:>8} {departed:>8}  {}", rule.text())?;
         }
         for ((rule, expected, got), (times, cases)) in &self.departures {
             writeln!(f, "\n{}", rule.text())?;

@@ -22,10 +22,10 @@ use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState};
 
-/// The acknowledgment delay that ports report: 4.096 us x 2^15, 134 ms.
+/// The local CA ACK delay that ports report: 4.096 us x 2^15, 134 ms.
 pub const ACK_DELAY: u8 = 15;
 
-/// The largest retry count: the field has three bits.
+/// The largest retry count: the fields have three bits.
 const MAX_RETRY_COUNT: u8 = 7;
 
 /// The largest backlog of a listener, and the one for a backlog of 0.
@@ -56,7 +56,8 @@ pub struct ConnParam {
 }
 
 impl Id {
-    /// Listens for connections, or for lookups of a datagram service. Each request is an event.
+    /// Listens for connections, or for SIDR requests of a datagram service. Each request raises
+    /// [`EventKind::ConnectRequest`](super::EventKind::ConnectRequest).
     ///
     /// Up to `backlog` requests wait until [`Id::leave_backlog`] is called for them; further ones
     /// are dropped, and retransmitted by their peers. A `backlog` of 0 selects [`MAX_BACKLOG`]. An
@@ -85,7 +86,7 @@ impl Id {
         let service = ServiceId::of_port(self.space(), port.port());
         let at = inner.listen_addresses();
         let me = self.me.upgrade().ok_or(CmError::NoDevice)?;
-        // All sockets that could be opened are open. The others may stay closed.
+        // `open` and `open_all` have opened the sockets, so there are no addresses to pass.
         let listener = path::get().gsi()?.listen(service, &at, [], backlog, me)?;
         inner.listener = Some(listener);
         inner.state = State::Listening;
@@ -95,9 +96,9 @@ impl Id {
         Ok(())
     }
 
-    /// Checks that the queue pair for a connection is of the identifier's device: packets of another
-    /// one do not come from the address that the peer expects. A number of no queue pair of this
-    /// process passes; the program may have its queue pair elsewhere.
+    /// Checks that the queue pair for a connection is of the identifier's device: packets of
+    /// another one do not come from the address that the peer expects. A number of no queue pair of
+    /// this process passes; the program may have its queue pair elsewhere.
     ///
     /// # Errors
     /// [`CmError::OtherDevice`].

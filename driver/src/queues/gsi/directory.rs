@@ -1,7 +1,7 @@
 //! The directory of listeners: which process listens for a service.
 //!
-//! A listener holds two names (`net::names`) for each of its addresses. The first states that a
-//! listener exists, and has one owner. The second ends in the slot of the process that listens.
+//! A listener claims two names (`net::names`) for each of its addresses. The first is exclusive:
+//! there is one listener for an address. The second ends in the slot of the listener's process.
 //!
 //! Any user can take a free name, so names are hints only. A request is passed to every slot that
 //! has a name and belongs to this user (`Shared::forward`); a process that does not listen drops
@@ -31,7 +31,7 @@ const LOOKUP_VALIDITY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Entry {
     _exists: Name,
-    _where_it_is: Name,
+    _slot: Name,
 }
 
 /// The result of a lookup.
@@ -57,15 +57,15 @@ impl Directory {
         }
     }
 
-    /// Adds a listener; returns `None` if one exists.
+    /// Adds a listener for the process in this slot; returns `None` if one exists.
     pub(super) fn enter(&self, service: ServiceId, at: ListenAt) -> io::Result<Option<Entry>> {
         let Some(exists) = Name::take(&name(service, at))? else {
             return Ok(None);
         };
-        let where_it_is = Name::take(&name_in(service, at, self.slot))?;
-        Ok(where_it_is.map(|where_it_is| Entry {
+        let slot = Name::take(&name_in(service, at, self.slot))?;
+        Ok(slot.map(|slot| Entry {
             _exists: exists,
-            _where_it_is: where_it_is,
+            _slot: slot,
         }))
     }
 
@@ -91,7 +91,7 @@ impl Directory {
         })
     }
 
-    /// Returns the slots that may have an existing listener.
+    /// Returns the slots whose names state a listener for exactly this address.
     fn slots_of(
         &self,
         lookup: &Lookup,
