@@ -64,8 +64,8 @@ impl Traffic {
         }
     }
 
-    /// Counts packets that were dropped after they had waited too long for room in the socket.
-    pub(crate) fn gave_up(&mut self, packets: u64) {
+    /// Counts packets that were dropped since the socket was not writable for `WRITABLE_TIMEOUT`.
+    pub(crate) fn stall_timed_out(&mut self, packets: u64) {
         self.not_sent += packets;
     }
 
@@ -122,11 +122,11 @@ impl Failures {
 #[derive(Default, Debug)]
 pub(crate) struct DeviceCounters {
     /// The counters of queue pairs that were destroyed. A reader that adds up holds this lock
-    /// meanwhile, and so does a queue pair while it is destroyed: each is counted exactly once.
+    /// for that time, and so does the destruction of a queue pair: each is counted exactly once.
     pub(crate) past: Mutex<QpTotals>,
     sends_failed: Failures,
     receives_failed: Failures,
-    /// Completions that were lost because their queue had no room.
+    /// Completions that were lost because their queue was full.
     pub(crate) cq_overruns: Counter,
     /// Times that the interface went down.
     pub(crate) link_downed: Counter,

@@ -39,7 +39,7 @@ counters! {
     messages_in,
     /// Messages passed to the kernel: a GSO batch counts once.
     messages_out,
-    /// Of `messages_out`, those that the kernel was asked to segment.
+    /// Of `messages_out`, those that the kernel segments (UDP_SEGMENT).
     gso_sends,
     /// Receive calls, including those that found no message.
     receive_calls,

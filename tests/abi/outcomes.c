@@ -191,7 +191,7 @@ static void multicast_error(void)
 	rdma_destroy_event_channel(theirs);
 }
 
-/* The result of INIT to RTR with a GID of the device, and one of the peer. */
+/* Returns the result of INIT to RTR with a GID of the device and one of the peer. */
 static int to_rtr(struct ibv_qp *qp, uint8_t sgid_index, const char *peer)
 {
 	struct ibv_qp_attr attr = rtr_attr(qp, 77), reset = { .qp_state = IBV_QPS_RESET };
@@ -206,7 +206,7 @@ static int to_rtr(struct ibv_qp *qp, uint8_t sgid_index, const char *peer)
 	return status;
 }
 
-/* The index of a GID. */
+/* Returns the index of a GID. */
 static uint8_t index_of(struct ibv_context *context, const char *gid)
 {
 	union ibv_gid wanted, found;
@@ -237,7 +237,7 @@ static void no_route(void)
 	FAILS(to_rtr(end.qp, 0, "::ffff:198.51.100.1"), ENETUNREACH);
 	FAILS(to_rtr(end.qp, 0, "::ffff:203.0.113.1"), EHOSTUNREACH);
 	FAILS(to_rtr(end.qp, v6, "2001:db8:1::1"), ENETUNREACH);
-	/* A neighbour that is not there is a matter of retries. */
+	/* A missing neighbour (ARP) is detected by retries. */
 	FAILS(to_rtr(end.qp, 0, "::ffff:192.0.2.77"), 0);
 	FAILS(to_rtr(end.qp, v6, "2001:db8::77"), 0);
 	FAILS(to_rtr(end.qp, 0, "::ffff:127.0.0.1"), 0);
@@ -250,7 +250,7 @@ static void no_route(void)
 	free_end(&end);
 	FAILS(ibv_close_device(va), 0);
 
-	/* The loopback device reaches this host alone. */
+	/* The loopback device reaches this host only. */
 	lo = open_loopback();
 	end = make_end(lo);
 	v6 = index_of(lo, "::1");
@@ -264,8 +264,8 @@ static void no_route(void)
 }
 
 /*
- * A request whose packets the kernel refuses to send. It is retried like one whose packets are lost,
- * and fails as soon.
+ * The kernel refuses to send the packets of a request. The request is retried like one whose packets are
+ * lost, and fails after the same time.
  */
 static void route_lost(void)
 {
@@ -285,7 +285,7 @@ static void route_lost(void)
 	MUST(inet_pton(AF_INET6, "::ffff:192.0.2.77", &attr.ah_attr.grh.dgid) == 1);
 	MUST(!ibv_modify_qp(end.qp, &attr, RTR_MASK));
 	attr.qp_state = IBV_QPS_RTS;
-	/* 4 ms, and three tries. */
+	/* 4 ms, and three attempts. */
 	attr.timeout = 10;
 	attr.retry_cnt = 2;
 	MUST(!ibv_modify_qp(end.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
@@ -298,7 +298,7 @@ static void route_lost(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
-/* A queue pair of another device than that of the identifier, given by number or as its own. */
+/* A queue pair of another device than the identifier's, given by its number or in the identifier. */
 static void other_device(void)
 {
 	struct rdma_conn_param by_number = param;
@@ -320,7 +320,7 @@ static void other_device(void)
 	client->qp = NULL;
 	/* Nothing was sent: the identifier connects with another one. */
 	CHECK(!rdma_connect(client, &param));
-	peer = asked();
+	peer = next_request();
 	MINUS_ONE(rdma_accept(peer, &by_number), EINVAL);
 	peer->qp = other.qp;
 	MINUS_ONE(rdma_accept(peer, &param), EINVAL);

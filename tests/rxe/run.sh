@@ -73,7 +73,7 @@ pair() {
         local shown=$!
         wait $second
         local status_b=$?
-        # Without its peer the first agent waits in vain.
+        # Without its peer the first agent would block.
         [ $status_b -ne 0 ] && sleep 1 && kill $first 2>/dev/null
         wait $first
         local status_a=$?

@@ -77,7 +77,7 @@ unsafe fn copies(fds: *const pollfd, count: nfds_t) -> Vec<pollfd> {
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: `fds` points to `count` readable and writable elements by the contract of `poll`.
     unsafe {
-        if !rdma_is_asked(fds, count) {
+        if !polls_rsockets(fds, count) {
             return next!(poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int);
         }
         let mut polled = copies(fds, count);
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
 
 /// # Safety
 /// `fds` must point to `count` readable elements.
-unsafe fn rdma_is_asked(fds: *const pollfd, count: nfds_t) -> bool {
+unsafe fn polls_rsockets(fds: *const pollfd, count: nfds_t) -> bool {
     // SAFETY: `at < count`, and `fds` points to `count` readable elements (section Safety).
     any_rsocket((0..count as usize).map(|at| unsafe { (&raw const (*fds.add(at)).fd).read() }))
 }
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn ppoll(
 ) -> c_int {
     // SAFETY: the pointers are the caller's, valid under the contract of `ppoll`.
     unsafe {
-        if !rdma_is_asked(fds, count) {
+        if !polls_rsockets(fds, count) {
             return next!(
                 ppoll(fds: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t) -> c_int
             );

@@ -269,7 +269,7 @@ fn wait_until_writable(awaits_writable: &mut bool, effects: &mut Effects, path: 
 impl Inner {
     /// Drops a batch for which the socket has no room, and counts its packets.
     fn drop_batch(&mut self, batch: &mut SendBatch) {
-        self.traffic.gave_up(batch.packets() as u64);
+        self.traffic.stall_timed_out(batch.packets() as u64);
         batch.discard();
     }
 
