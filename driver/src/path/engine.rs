@@ -9,6 +9,7 @@ use crate::queues::cq::{Cq, CqMonitor};
 use crate::queues::gsi::Gsi;
 use crate::queues::qp::Qp;
 use crate::queues::table::QpTable;
+use crate::scheduling::blocking::ReceiveBeforeSleep;
 use crate::scheduling::deferred::Deferred;
 use crate::scheduling::destinations::DestinationLimiters;
 use crate::scheduling::polling::Polling;
@@ -70,6 +71,7 @@ pub struct Engine {
     /// The memory that is left for out-of-order queues.
     pub(super) out_of_order: Arc<OutOfOrderBudget>,
     pub(super) polling: Polling,
+    pub(super) receive_before_sleep: ReceiveBeforeSleep,
     pub(super) counters: EngineCounters,
     /// A thread panicked, and the queue pairs are not yet in the error state.
     pub(super) has_panicked: AtomicBool,
@@ -119,6 +121,7 @@ impl Engine {
             batches: Arc::default(),
             out_of_order: Arc::new(OutOfOrderBudget::new(OUT_OF_ORDER_BYTES)),
             polling: Polling::default(),
+            receive_before_sleep: ReceiveBeforeSleep::new(),
             counters: EngineCounters::default(),
             has_panicked: AtomicBool::new(false),
         }
