@@ -207,16 +207,22 @@ impl<T> EventQueue<T> {
                 waiting.waiter = path::get().wait();
             }
         }
-        // After each batch the thread checks its own queue, since packets for other objects may
-        // never stop.
-        let drive = match waiting.has_slept {
-            true => Waiter::drive,
-            false => Waiter::drive_before_sleep,
+        let has_worked = match &waiting.waiter {
+            Some(waiter) if waiting.has_slept || waiter.drives_before_sleep() => {
+                let announced = self.announce();
+                let has_worked = match waiting.has_slept {
+                    true => waiter.drive(),
+                    false => waiter.drive_before_sleep(),
+                };
+                // After each batch the thread checks its own queue, since packets for other objects
+                // may never stop.
+                if let Some(taken) = announced.take(&mut take) {
+                    return Ok(Some(taken));
+                }
+                has_worked
+            }
+            _ => false,
         };
-        let has_worked = waiting.waiter.as_ref().is_some_and(drive);
-        if has_worked && let Some(taken) = self.take_with(&mut take) {
-            return Ok(Some(taken));
-        }
         waiting.sleep_on(self.fd(), has_worked);
         Ok(None)
     }

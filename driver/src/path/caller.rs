@@ -69,21 +69,25 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Does the work of the network once before the thread sleeps, unless only packets could bring
-    /// work and they are unlikely to have arrived: those wake the thread. True when there was any.
-    pub(crate) fn drive_before_sleep(&self) -> bool {
+    /// Returns whether the thread calls [`Waiter::drive_before_sleep`], and sleeps at once
+    /// otherwise: then only packets bring work, they are unlikely to have arrived, and they end the
+    /// sleep if they have.
+    pub(crate) fn drives_before_sleep(&self) -> bool {
         let Engine {
             waker,
             receive_before_sleep,
             ..
         } = self.engine;
         // While the progress thread leaves packets to polls, it leaves the timers to them as well.
-        let must_drive = || self.engine.has_pending() || waker.handover().leaves_packets_to_polls();
-        if !receive_before_sleep.receives() && !must_drive() {
-            return false;
-        }
+        receive_before_sleep.receives()
+            || self.engine.has_pending()
+            || waker.handover().leaves_packets_to_polls()
+    }
+
+    /// Does the work of the network once before the thread sleeps. True when there was any.
+    pub(crate) fn drive_before_sleep(&self) -> bool {
         let worked = self.drive();
-        receive_before_sleep.received(worked);
+        self.engine.receive_before_sleep.received(worked);
         worked
     }
 
