@@ -59,6 +59,8 @@ pub struct Engine {
     pub(super) qps: Arc<QpTable>,
     /// Queue pairs for raw packets, each of which receives from a socket of its own.
     pub(super) raw: RwLock<Vec<Weak<Qp>>>,
+    /// Set when `raw` has entries; read without a lock.
+    pub(super) has_raw: AtomicBool,
     pub(super) cqs: Arc<CqMonitor<Cq>>,
     pub(super) timers: Timers,
     /// The limits of bytes in flight to each process of this host.
@@ -112,6 +114,7 @@ impl Engine {
             loss,
             qps: Arc::default(),
             raw: RwLock::default(),
+            has_raw: AtomicBool::new(false),
             cqs: Arc::new(CqMonitor::new(&waker)),
             waker,
             timers: Timers::new(),
@@ -183,6 +186,7 @@ impl Engine {
     pub(crate) fn remove_raw(&self, qp: &Qp) {
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         raw.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
+        self.has_raw.store(!raw.is_empty(), Ordering::Release);
     }
 
     /// Adds a queue pair that has more to send than one turn.
