@@ -85,7 +85,7 @@ impl Waiter<'_> {
         // While the progress thread leaves packets to polls, it leaves the timers to them as well.
         receive_before_sleep.receives()
             || self.engine.has_pending()
-            || waker.handover().leaves_packets_to_polls()
+            || waker.handoff().leaves_packets_to_polls()
     }
 
     /// Does the work of the network once before the thread sleeps. True when there was any.
