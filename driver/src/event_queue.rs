@@ -3,7 +3,7 @@
 //! The descriptor is an eventfd in semaphore mode. It is readable while events are queued, and each
 //! event makes one readable edge. It blocks unless the application sets `O_NONBLOCK`.
 
-use crate::counted::{Count, Counted};
+use crate::counted::{Announced, Count, Counted};
 use crate::loss::has_lost_descriptors;
 use crate::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -29,12 +29,15 @@ pub struct EventQueue<T> {
     meanwhile: Meanwhile,
 }
 
+/// See [`EventQueue::announce`].
+pub(crate) type AnnouncedTake<'a, T> = Announced<'a, T, Semaphore>;
+
 /// The offset with which preadv2(2) reads from a file that has no position.
 const NO_OFFSET: u64 = u64::MAX;
 
 /// The eventfd, whose value is the number of queued events.
 #[derive(Debug)]
-struct Semaphore(OwnedFd);
+pub(crate) struct Semaphore(OwnedFd);
 
 impl Semaphore {
     fn is_readable(&self) -> io::Result<bool> {
@@ -131,6 +134,12 @@ impl<T> EventQueue<T> {
         self.events.take(take)
     }
 
+    /// Announces that the thread is about to take an event: one that arrives before need not wake
+    /// another thread.
+    pub(crate) fn announce(&self) -> AnnouncedTake<'_, T> {
+        self.events.announce()
+    }
+
     /// Takes the oldest event, if there is one. Does not wait, receive packets, or read
     /// `O_NONBLOCK`.
     pub fn take(&self) -> Option<T> {
@@ -221,6 +230,30 @@ mod tests {
         rustix::io::read(queue.fd(), &mut [0_u8; 8]).unwrap();
         assert_eq!(queue.take(), Some(1));
         assert!(!queue.events.count().is_readable().unwrap());
+    }
+
+    #[test]
+    fn event_for_an_announced_thread_does_not_make_the_descriptor_readable() {
+        let queue = nonblocking();
+        let announced = queue.announce();
+        queue.push(1);
+        assert!(!queue.events.count().is_readable().unwrap());
+        queue.push(2);
+        assert!(queue.events.count().is_readable().unwrap());
+        assert_eq!(announced.take(Some), Some(1));
+        assert!(queue.events.count().is_readable().unwrap());
+        assert_eq!(queue.take(), Some(2));
+        assert!(!queue.events.count().is_readable().unwrap());
+    }
+
+    #[test]
+    fn event_makes_the_descriptor_readable_when_the_announcement_is_withdrawn() {
+        let queue = nonblocking();
+        let announced = queue.announce();
+        queue.push(1);
+        drop(announced);
+        assert!(queue.events.count().is_readable().unwrap());
+        assert_eq!(queue.next().unwrap(), 1);
     }
 
     #[test]

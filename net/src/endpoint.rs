@@ -242,6 +242,7 @@ impl Endpoint {
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
         let count = self.inbound.receive(batch, self.receiver.as_fd())?;
+        let mut deadline_moved = count > 0 && self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
         while let Some(batch) = received.next_batch() {
             let mut run: Option<Run> = None;
@@ -250,6 +251,7 @@ impl Endpoint {
                 let start = offset;
                 offset += datagram.bytes.len();
                 let owner = self.owner(datagram.bytes);
+                deadline_moved |= owner != Owner::ThisProcess;
                 if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
                     self.forward(run.slot, &run.cut(&batch, start), &mut received, &mut f);
                 }
@@ -273,6 +275,8 @@ impl Endpoint {
                 self.forward(run.slot, &run.cut(&batch, offset), &mut received, &mut f);
             }
         }
+        drop(received);
+        batch.set_moved_deadline(deadline_moved);
         Ok(count)
     }
 

@@ -97,6 +97,8 @@ pub struct RecvBatch {
     messages: Vec<Message>,
     /// The number of messages that the next call requests.
     next_count: usize,
+    /// The last receive may have moved the endpoint's deadline.
+    deadline_moved: bool,
     state: InboundState,
 }
 
@@ -123,11 +125,23 @@ impl RecvBatch {
             buffers,
             messages: Vec::with_capacity(MESSAGES),
             next_count: 1,
+            deadline_moved: false,
             state: InboundState {
                 senders: SenderCache::new(),
                 tally: Tally::default(),
             },
         }
+    }
+
+    /// Whether the last [`Endpoint::recv`](crate::Endpoint::recv) may have moved
+    /// [`Endpoint::next_deadline`](crate::Endpoint::next_deadline): it received a datagram that
+    /// was not for this process, or one that `URXE_FAULTS` delays.
+    pub fn has_moved_deadline(&self) -> bool {
+        self.deadline_moved
+    }
+
+    pub(super) fn set_moved_deadline(&mut self, moved: bool) {
+        self.deadline_moved = moved;
     }
 
     /// Receives into the batch. Returns the number of messages, 0 when there is none.
@@ -477,6 +491,11 @@ impl Inbound {
             messages,
             state,
         }
+    }
+
+    /// Whether [`Inbound::deliver`] may keep a datagram for later.
+    pub(super) fn delays(&self) -> bool {
+        self.faults.is_some()
     }
 
     /// Passes a datagram through all stages, and calls `f` if its ICRC is correct. The injector may

@@ -66,21 +66,37 @@ unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Calls `call`, which must not panic, with cancellation of the thread disabled. pthread_cancel(3)
-/// unwinds the stack by force, which Rust does not permit through frames that drop values or catch
-/// panics.
+/// Calls `call` with cancellation of the thread disabled. pthread_cancel(3) unwinds the stack by
+/// force, which Rust does not permit through frames that drop values or catch panics.
 pub fn without_cancellation<T>(call: impl FnOnce() -> T) -> T {
-    /// `PTHREAD_CANCEL_DISABLE`.
-    const DISABLE: libc::c_int = 1;
-    let mut before = DISABLE;
-    // SAFETY: the state is valid, and `before` is valid for writing the old one.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    let result = call();
-    // SAFETY: `before` is the state that was in force; a null pointer asks for no result. The call
-    // unwinds only in a thread with asynchronous cancellation, which POSIX does not allow to call
-    // functions that are not async-cancel-safe.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-    result
+    let _disabled = CancellationDisabled::new();
+    call()
+}
+
+/// A guard: while it exists, the thread is not cancelled.
+struct CancellationDisabled {
+    /// The state before.
+    before: libc::c_int,
+}
+
+impl CancellationDisabled {
+    fn new() -> Self {
+        /// `PTHREAD_CANCEL_DISABLE`.
+        const DISABLE: libc::c_int = 1;
+        let mut before = DISABLE;
+        // SAFETY: the state is valid, and `before` is valid for writing the old one.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        CancellationDisabled { before }
+    }
+}
+
+impl Drop for CancellationDisabled {
+    fn drop(&mut self) {
+        // SAFETY: `before` is the state that was in force; a null pointer asks for no result. The
+        // call unwinds only in a thread with asynchronous cancellation, which POSIX does not allow
+        // to call functions that are not async-cancel-safe.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+    }
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
-    entry::value("ibv_ack_cq_events", (), || {
+    entry::short("ibv_ack_cq_events", (), || {
         // SAFETY: `cq` is null or live: the caller's contract, section Safety.
         if let Ok(queue) = unsafe { super::cq::queue_of(cq) } {
             queue.driver.channel_acks.acknowledge(nevents);

@@ -265,7 +265,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    entry::number("ibv_poll_cq", || {
+    // Disables cancellation by itself where it sends or receives.
+    entry::short_number("ibv_poll_cq", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
         let max = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
@@ -286,7 +287,8 @@ pub(super) unsafe extern "C" fn poll_cq(
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    entry::status("ibv_req_notify_cq", || {
+    // Disables cancellation by itself where it sends, or wakes the progress thread.
+    entry::short_status("ibv_req_notify_cq", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         unsafe { queue_of(cq) }?.driver.arm(solicited_only != 0);
         Ok(())

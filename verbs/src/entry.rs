@@ -22,7 +22,11 @@ const AFTER_PANIC: Errno = Errno(libc::EIO);
 /// Wraps a function that returns 0 or an errno value. It also sets `errno`: rdma-core's functions
 /// do, and programs print it.
 pub fn status(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match guarded(name, call) {
+    status_of(guarded(name, call))
+}
+
+fn status_of(result: Result<(), Errno>) -> c_int {
+    match result {
         Ok(()) => 0,
         Err(error) => {
             errno::set(error);
@@ -33,7 +37,11 @@ pub fn status(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c
 
 /// Wraps a function that returns a number, or -1 and sets `errno`.
 pub fn number<T: From<i8>>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> T {
-    guarded(name, call).unwrap_or_else(|error| {
+    number_of(guarded(name, call))
+}
+
+fn number_of<T: From<i8>>(result: Result<T, Errno>) -> T {
+    result.unwrap_or_else(|error| {
         errno::set(error);
         T::from(-1)
     })
@@ -64,10 +72,21 @@ pub fn value<T>(name: &'static str, fallback: T, call: impl FnOnce() -> T) -> T 
 
 /// Wraps a function as [`value`] does, but leaves cancellation enabled.
 ///
-/// For functions so short that disabling cancellation would dominate their cost. `call` must make
-/// no system call that is a cancellation point.
+/// For functions so short that disabling cancellation would be a large part of their cost. `call`
+/// must make no system call that is a cancellation point, except within
+/// [`thread::without_cancellation`].
 pub fn short<T>(name: &'static str, fallback: T, call: impl FnOnce() -> T) -> T {
     caught(name, || Ok(call())).unwrap_or(fallback)
+}
+
+/// Wraps a function as [`status`] does, but leaves cancellation enabled, see [`short`].
+pub fn short_status(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    status_of(caught(name, call))
+}
+
+/// Wraps a function as [`number`] does, but leaves cancellation enabled, see [`short`].
+pub fn short_number<T: From<i8>>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> T {
+    number_of(caught(name, call))
 }
 
 /// Reads the value that a C pointer argument points to.

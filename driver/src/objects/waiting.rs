@@ -21,6 +21,8 @@ pub struct Waiting {
     may_have_event: bool,
     /// The engine was driven once, for a descriptor that does not block.
     has_driven: bool,
+    /// The thread has slept, and something woke it.
+    has_slept: bool,
     sleep: Sleep,
 }
 
@@ -79,6 +81,7 @@ impl Waiting {
             waiter: None,
             may_have_event: true,
             has_driven: false,
+            has_slept: false,
             sleep: Sleep::for_milliseconds(0),
         }
     }
@@ -113,6 +116,7 @@ impl Waiting {
     /// `Interrupted` when a signal ended a sleep that it would also end if it were a read(2); other
     /// errors of poll(2).
     pub fn woke(&mut self, polled: io::Result<()>, slept: &Sleep) -> io::Result<()> {
+        self.has_slept = true;
         match polled {
             Ok(()) => {
                 self.may_have_event = slept.fds[0].revents != 0;
@@ -203,12 +207,22 @@ impl<T> EventQueue<T> {
                 waiting.waiter = path::get().wait();
             }
         }
-        // After each batch the thread checks its own queue, since packets for other objects may
-        // never stop.
-        let has_worked = waiting.waiter.as_ref().is_some_and(Waiter::drive);
-        if has_worked && let Some(taken) = self.take_with(&mut take) {
-            return Ok(Some(taken));
-        }
+        let has_worked = match &waiting.waiter {
+            Some(waiter) if waiting.has_slept || waiter.drives_before_sleep() => {
+                let announced = self.announce();
+                let has_worked = match waiting.has_slept {
+                    true => waiter.drive(),
+                    false => waiter.drive_before_sleep(),
+                };
+                // After each batch the thread checks its own queue, since packets for other objects
+                // may never stop.
+                if let Some(taken) = announced.take(&mut take) {
+                    return Ok(Some(taken));
+                }
+                has_worked
+            }
+            _ => false,
+        };
         waiting.sleep_on(self.fd(), has_worked);
         Ok(None)
     }

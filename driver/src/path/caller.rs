@@ -4,15 +4,17 @@ use super::engine::{Engine, Network};
 use super::rx::Caller;
 use crate::scheduling::polling::Awaited;
 use std::os::fd::BorrowedFd;
+use urxe_net::thread;
 
 impl Engine {
-    /// Returns what `take` finds, at once or after receiving packets: a poll of the program.
+    /// Returns what `take` finds, at once or after receiving packets: a poll of the program. The
+    /// thread may be cancelled in `take` only.
     pub(crate) fn poll_for<T>(&self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
         let _call = self.polling.call();
         self.polling.polled();
         self.send_deferred();
         let taken = take().or_else(|| {
-            self.poll();
+            thread::without_cancellation(|| self.poll());
             take()
         });
         if taken.is_some() {
@@ -38,13 +40,15 @@ impl Engine {
         let Some(mut awaited) = self.polling.await_write() else {
             return;
         };
-        loop {
-            match awaited.next() {
-                Awaited::Poll => awaited.polled(self.poll()),
-                Awaited::Arrived => return self.counters.writes_awaited.add(1),
-                Awaited::Missed => return self.waker.wake(),
+        thread::without_cancellation(|| {
+            loop {
+                match awaited.next() {
+                    Awaited::Poll => awaited.polled(self.poll()),
+                    Awaited::Arrived => return self.counters.writes_awaited.add(1),
+                    Awaited::Missed => return self.waker.wake(),
+                }
             }
-        }
+        });
     }
 
     /// Begins a wait of the calling thread. `None` while there is no network part to receive from.
@@ -69,6 +73,28 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
+    /// Returns whether the thread calls [`Waiter::drive_before_sleep`], and sleeps at once
+    /// otherwise: then only packets bring work, they are unlikely to have arrived, and they end the
+    /// sleep if they have.
+    pub(crate) fn drives_before_sleep(&self) -> bool {
+        let Engine {
+            waker,
+            receive_before_sleep,
+            ..
+        } = self.engine;
+        // While the progress thread leaves packets to polls, it leaves the timers to them as well.
+        receive_before_sleep.receives()
+            || self.engine.has_pending()
+            || waker.handoff().leaves_packets_to_polls()
+    }
+
+    /// Does the work of the network once before the thread sleeps. True when there was any.
+    pub(crate) fn drive_before_sleep(&self) -> bool {
+        let worked = self.drive();
+        self.engine.receive_before_sleep.received(worked);
+        worked
+    }
+
     /// Does the work of the network once. True when there was any.
     pub(crate) fn drive(&self) -> bool {
         self.engine.drive()

@@ -25,7 +25,7 @@ impl Engine {
         if self.loss.is_lost() {
             return false;
         }
-        let _guard = PanicGuard(self);
+        let guard = PanicGuard(self);
         let mut worked = false;
         for port in network.ports.list().iter() {
             worked |= self.receive(port, caller);
@@ -37,7 +37,9 @@ impl Engine {
         }
         worked |= self.receive_frames();
         worked |= self.run_timers(now);
-        worked | self.run_pending(now)
+        worked |= self.run_pending(now);
+        guard.end();
+        worked
     }
 
     /// Runs the timers that are due, of queue pairs and of completion queues. True when there were

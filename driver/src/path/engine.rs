@@ -9,6 +9,7 @@ use crate::queues::cq::{Cq, CqMonitor};
 use crate::queues::gsi::Gsi;
 use crate::queues::qp::Qp;
 use crate::queues::table::QpTable;
+use crate::scheduling::blocking::ReceiveBeforeSleep;
 use crate::scheduling::deferred::Deferred;
 use crate::scheduling::destinations::DestinationLimiters;
 use crate::scheduling::polling::Polling;
@@ -58,6 +59,8 @@ pub struct Engine {
     pub(super) qps: Arc<QpTable>,
     /// Queue pairs for raw packets, each of which receives from a socket of its own.
     pub(super) raw: RwLock<Vec<Weak<Qp>>>,
+    /// Set when `raw` has entries; read without a lock.
+    pub(super) has_raw: AtomicBool,
     pub(super) cqs: Arc<CqMonitor<Cq>>,
     pub(super) timers: Timers,
     /// The limits of bytes in flight to each process of this host.
@@ -70,6 +73,7 @@ pub struct Engine {
     /// The memory that is left for out-of-order queues.
     pub(super) out_of_order: Arc<OutOfOrderBudget>,
     pub(super) polling: Polling,
+    pub(super) receive_before_sleep: ReceiveBeforeSleep,
     pub(super) counters: EngineCounters,
     /// A thread panicked, and the queue pairs are not yet in the error state.
     pub(super) has_panicked: AtomicBool,
@@ -110,6 +114,7 @@ impl Engine {
             loss,
             qps: Arc::default(),
             raw: RwLock::default(),
+            has_raw: AtomicBool::new(false),
             cqs: Arc::new(CqMonitor::new(&waker)),
             waker,
             timers: Timers::new(),
@@ -119,6 +124,7 @@ impl Engine {
             batches: Arc::default(),
             out_of_order: Arc::new(OutOfOrderBudget::new(OUT_OF_ORDER_BYTES)),
             polling: Polling::default(),
+            receive_before_sleep: ReceiveBeforeSleep::new(),
             counters: EngineCounters::default(),
             has_panicked: AtomicBool::new(false),
         }
@@ -180,6 +186,7 @@ impl Engine {
     pub(crate) fn remove_raw(&self, qp: &Qp) {
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         raw.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
+        self.has_raw.store(!raw.is_empty(), Ordering::Release);
     }
 
     /// Adds a queue pair that has more to send than one budget.

@@ -16,6 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use urxe_net::{LocalAddress, OpenError, Shared, thread};
 use urxe_proto::ids::Qpn;
@@ -154,6 +155,7 @@ impl Engine {
         }
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         raw.push(Arc::downgrade(qp));
+        self.has_raw.store(true, Ordering::Release);
         Ok(())
     }
 

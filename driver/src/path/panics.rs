@@ -8,14 +8,20 @@
 use super::engine::Engine;
 use std::sync::atomic::Ordering;
 
-/// Reports a panic that unwinds the frame in which this value exists.
+/// Reports a panic that unwinds the frame in which this value exists. Its end without a panic is
+/// [`PanicGuard::end`].
 pub(super) struct PanicGuard<'a>(pub(super) &'a Engine);
+
+impl PanicGuard<'_> {
+    /// Ends the guard: there was no panic.
+    pub(super) fn end(self) {
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.panicked();
-        }
+        self.0.panicked();
     }
 }
 

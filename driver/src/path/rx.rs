@@ -11,6 +11,7 @@ use crate::queues::table::QpMap;
 use crate::scheduling::limits::ANSWER_INTERVAL;
 use crate::sync::lock;
 use std::cell::LazyCell;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use urxe_net::{Datagram, RecvBatch};
 use urxe_proto::ids::{Gid, Qpn};
@@ -45,7 +46,7 @@ impl Engine {
                 }
             }
         });
-        if worked {
+        if worked && receiver.batch.has_moved_deadline() {
             // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
             self.waker.deadline_moved(endpoint.next_deadline());
         }
@@ -71,6 +72,9 @@ impl Engine {
 
     /// Receives a batch of frames for each queue pair for raw packets. True when there were any.
     pub(super) fn receive_frames(&self) -> bool {
+        if !self.has_raw.load(Ordering::Acquire) {
+            return false;
+        }
         let raw = self.raw();
         let qps = raw.iter().filter_map(Weak::upgrade);
         qps.fold(false, |worked, qp| worked | qp.receive_frames())
@@ -144,7 +148,9 @@ impl Engine {
         current: &mut Option<Incoming<'a>>,
         touched: &mut Vec<Qpn>,
     ) {
-        let packet = match Packet::parse(datagram.packet()) {
+        // By reference, since a packet is large.
+        let packet = &Packet::parse(datagram.packet());
+        let packet = match packet {
             Ok(packet) => packet,
             Err(error) => {
                 tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
@@ -159,7 +165,7 @@ impl Engine {
         if dest_qp == Qpn::GSI {
             *current = None;
             if let Some(network) = self.network.get() {
-                network.gsi.enqueue(datagram, &packet);
+                network.gsi.enqueue(datagram, packet);
             }
             return;
         }
@@ -174,14 +180,14 @@ impl Engine {
         }
         let network = network_header(datagram);
         for qp in receivers {
-            if dest_qp == Qpn::MULTICAST && qp.blocks(&network, &packet) {
+            if dest_qp == Qpn::MULTICAST && qp.blocks(&network, packet) {
                 continue;
             }
             tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
                 psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
             let incoming = lock_only(current, qp);
             let writes = incoming.writes();
-            if incoming.handle(now, &network, datagram.src.port(), &packet, regions) {
+            if incoming.handle(now, &network, datagram.src.port(), packet, regions) {
                 touched.push(qp.qpn());
             }
             if incoming.writes() != writes {

@@ -1,9 +1,10 @@
 //! Application of the effects of calls on queue pairs, and the queue pairs that wait to send.
 
-use super::engine::Engine;
+use super::engine::{Engine, Network};
 use crate::memory::regions::{RegionTable, regions};
 use crate::queues::qp::{Effects, Qp};
 use std::sync::Arc;
+use urxe_net::thread;
 use urxe_proto::time::Time;
 
 impl Engine {
@@ -79,23 +80,33 @@ impl Engine {
     /// Sends the deferred sends only: the program has called again, and may still answer messages.
     /// The caller must hold no lock.
     pub(super) fn send_deferred(&self) {
-        if let Some(network) = self.network.get() {
-            network.deferred.take_all(|qp| {
-                if let Some(effects) = qp.send_deferred(false, regions().table()) {
-                    self.apply(&qp, effects);
-                }
+        let Some(Network { deferred, .. }) = self.network.get() else {
+            return;
+        };
+        if deferred.has_sends() {
+            thread::without_cancellation(|| {
+                deferred.take_all(|qp| {
+                    if let Some(effects) = qp.send_deferred(false, regions().table()) {
+                        self.apply(&qp, effects);
+                    }
+                });
             });
-            self.wake_if_grantable();
         }
+        self.wake_if_grantable();
     }
 
     /// Sends the delayed ACKs: the program has answered what it will answer. The caller must hold
     /// no lock.
     pub(super) fn send_delayed_acks(&self) {
-        if let Some(network) = self.network.get() {
-            network.deferred.take_acks(|qp| {
-                let effects = qp.send_delayed_ack(regions().table());
-                self.apply(&qp, effects);
+        let Some(Network { deferred, .. }) = self.network.get() else {
+            return;
+        };
+        if deferred.has_acks() {
+            thread::without_cancellation(|| {
+                deferred.take_acks(|qp| {
+                    let effects = qp.send_delayed_ack(regions().table());
+                    self.apply(&qp, effects);
+                });
             });
         }
     }

@@ -6,6 +6,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use urxe_net::thread;
 use urxe_proto::time::Time;
 
 /// The hand-off between the progress thread and the program's threads, with the descriptor that
@@ -45,11 +46,12 @@ impl Waker {
         Ok(self.event.get().expect("it is set above").as_fd())
     }
 
-    /// Wakes the progress thread, which has work to do at once.
+    /// Wakes the progress thread, which has work to do at once. Not a cancellation point.
     pub(crate) fn wake(&self) {
         if let Some(event) = self.event.get()
             && !self.loss.is_lost()
-            && let Err(error) = rustix::io::write(event, &1_u64.to_ne_bytes())
+            && let Err(error) =
+                thread::without_cancellation(|| rustix::io::write(event, &1_u64.to_ne_bytes()))
             && is_loss(&error.into())
         {
             self.loss.report();

@@ -83,6 +83,16 @@ impl<T, A: FlushTimer> Deferred<T, A> {
         self.has_acks.store(true, Ordering::Release);
     }
 
+    /// Returns whether there are any with deferred sends.
+    pub(crate) fn has_sends(&self) -> bool {
+        self.has_sends.load(Ordering::Acquire)
+    }
+
+    /// Returns whether there are any with delayed ACKs.
+    pub(crate) fn has_acks(&self) -> bool {
+        self.has_acks.load(Ordering::Acquire)
+    }
+
     /// Takes those with deferred sends off their list, and passes each to `send` with no lock held.
     pub(crate) fn take_all(&self, mut send: impl FnMut(T)) {
         // Other threads may keep adding entries; this takes no more than there are now.
@@ -96,7 +106,7 @@ impl<T, A: FlushTimer> Deferred<T, A> {
 
     /// Takes those with delayed ACKs off their list, and passes each to `send` likewise.
     pub(crate) fn take_acks(&self, send: impl FnMut(T)) {
-        if !self.has_acks.load(Ordering::Acquire) {
+        if !self.has_acks() {
             return;
         }
         let mut lists = lock(&self.lists);
@@ -124,7 +134,7 @@ impl<T, A: FlushTimer> Deferred<T, A> {
     }
 
     fn len(&self) -> usize {
-        match self.has_sends.load(Ordering::Acquire) {
+        match self.has_sends() {
             true => lock(&self.lists).sends.len(),
             false => 0,
         }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | when an empty poll yields the processor | [`SPINS_BEFORE_YIELD`] |
 //! | how long a completion waits for a write that the program polls for | [`WRITE_POLLS`], [`WRITE_TIMEOUT`], [`MAX_MISSES`] |
+//! | when a blocking call receives before it sleeps | [`SKIPPED_RECEIVES`] |
 //! | when the progress thread receives for a program that stopped polling | [`CHECK_INTERVAL`] to [`BUSY_POLLS`] |
 //! | for how long it then receives | [`RECEIVE_PERIOD`] |
 //! | how long it busy-polls before it sleeps | [`BUSY_POLL`] to [`LONG_MESSAGE`] |
@@ -30,6 +31,9 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_millis(1);
 /// Consecutive misses (no write arrived) after which an application no longer counts as one that
 /// polls memory.
 pub(crate) const MAX_MISSES: u32 = 8;
+
+/// Blocking calls that sleep without receiving first, after one that received and found nothing.
+pub(crate) const SKIPPED_RECEIVES: u32 = 15;
 
 /// Time without a call of the program after which the progress thread receives its packets.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -5,6 +5,7 @@
 //! them, and does what they decide. [`limits`] has their constants.
 //!
 //! - [`handoff`]: either the progress thread or threads of the program receive.
+//! - [`blocking`]: whether a blocking call receives before it sleeps.
 //! - [`polling`]: the record of the program's polls, and the detector of a program that polls
 //!   memory. [`adaptive`]: how the progress thread sleeps, by that record.
 //! - [`coalescing`]: which sends are deferred; [`delayed_ack`]: which acknowledgements;
@@ -14,6 +15,7 @@
 //!   queues.
 
 pub(crate) mod adaptive;
+pub(crate) mod blocking;
 pub(crate) mod coalescing;
 pub(crate) mod deferred;
 pub(crate) mod delayed_ack;

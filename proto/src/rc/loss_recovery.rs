@@ -5,8 +5,13 @@
 //!
 //! The local ACK timeout is designed for hardware and fabrics: applications usually set 67 ms. A
 //! packet lost at the tail of a message leaves no gap for the responder to report, so a probe is
-//! sent after a few round trips. It is an ordinary retransmission, which the specification permits
-//! at any time; only the ACK timeout counts against `retry_cnt`.
+//! sent after a few round trips, as in RFC 8985. It is an ordinary retransmission, which the
+//! specification permits at any time; only the ACK timeout counts against `retry_cnt`.
+//!
+//! Round trips are estimated as in RFC 6298, from packets that were sent once (Karn's algorithm).
+//! Each timer that expires doubles the next timeout. The back-off ends with a valid sample or the
+//! report of a gap, not with an acknowledgement: an acknowledgement of a retransmitted packet does
+//! not show that the timeout exceeds the round trip.
 
 use crate::psn::Psn;
 use crate::time::Time;
@@ -26,16 +31,22 @@ const ACK_TIMEOUT_FACTOR: u32 = 4;
 /// The minimum ACK timeout; below it, a descheduled peer could be declared dead.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 
-/// The delay of the first probe without a round-trip estimate.
-const INITIAL_PROBE: Duration = Duration::from_millis(5);
-/// The initial delay of a full retransmission without a round-trip estimate.
-const INITIAL_RETRANSMIT: Duration = Duration::from_millis(20);
+/// The retransmission timeout without a round-trip estimate (RFC 6298, 2.1).
+///
+/// A shorter timeout would retransmit the first packets on a long path, and none of them would be
+/// a valid sample.
+const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Without a round-trip estimate, and while the timer is backed off, a probe leaves this fraction
+/// (1/8) of the ACK timeout for its answer: the ACK timeout counts against `retry_cnt`.
+const PROBE_MARGIN: u32 = 8;
 /// The minimum delay of a probe, which is one packet: a busy peer answers late without a loss.
 const PROBE_FLOOR: Duration = Duration::from_millis(1);
-/// The minimum delay of a full retransmission.
-const RETRANSMIT_FLOOR: Duration = Duration::from_millis(4);
-/// The maximum delay of a probe or a full retransmission.
-const PROBE_CEILING: Duration = Duration::from_secs(1);
+/// The minimum delay of a full retransmission after the probe: a peer that is descheduled for this
+/// time costs no more than the probe.
+const RETRANSMIT_FLOOR: Duration = Duration::from_millis(10);
+/// The maximum delay of a probe or a full retransmission, unless the round-trip estimate requires
+/// more.
+const TIMEOUT_CEILING: Duration = Duration::from_secs(1);
 
 /// Two reports of one gap within this time, or within a round trip, are duplicates.
 const DUPLICATE_REPORT: Duration = Duration::from_micros(100);
@@ -91,8 +102,10 @@ pub(super) struct LossRecovery {
     rnr_retry: u8,
     rnr_retries_left: u8,
     round_trip: RoundTrip,
-    /// Timeouts since the last progress.
+    /// Expired timers since the last valid round-trip sample.
     backoff: u32,
+    /// Whether a probe was sent since the last progress.
+    has_probed: bool,
     probe_at: Time,
     timeout_at: Time,
     rnr_until: Option<Time>,
@@ -111,6 +124,7 @@ impl LossRecovery {
             rnr_retries_left: 0,
             round_trip: RoundTrip::default(),
             backoff: 0,
+            has_probed: false,
             probe_at: Time::NEVER,
             timeout_at: Time::NEVER,
             rnr_until: None,
@@ -144,7 +158,7 @@ impl LossRecovery {
     pub(super) fn progressed(&mut self, now: Time, outstanding: bool) {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
-        self.backoff = 0;
+        self.has_probed = false;
         if outstanding {
             self.restart(now);
         } else {
@@ -175,12 +189,16 @@ impl LossRecovery {
         let (_, sent) = self.round_trip.sample.take_if(is_answered)?;
         let took = now.since(sent);
         self.round_trip.update(took);
+        self.backoff = 0;
         Some(took)
     }
 
     /// Records that the gap at `psn` caused a retransmission.
+    ///
+    /// A gap shows that packets are lost, not late, so the back-off ends.
     pub(super) fn gap_retransmitted(&mut self, psn: Psn, now: Time) {
         self.gap = Some((psn, now));
+        self.backoff = 0;
     }
 
     /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
@@ -261,10 +279,11 @@ impl LossRecovery {
             return Expired::Retransmit;
         }
         if now >= self.probe_at {
-            let expired = match self.backoff {
-                0 => Expired::Probe,
-                _ => Expired::Retransmit,
+            let expired = match self.has_probed {
+                false => Expired::Probe,
+                true => Expired::Retransmit,
             };
+            self.has_probed = true;
             self.backoff += 1;
             self.probe_at = now + self.probe_interval();
             return expired;
@@ -275,6 +294,7 @@ impl LossRecovery {
     /// Resets the round-trip estimate after a change of path.
     pub(super) fn path_changed(&mut self) {
         self.round_trip = RoundTrip::default();
+        self.backoff = 0;
     }
 
     /// Stops the timers and resets the counters and the round-trip estimate; the attributes stay.
@@ -283,6 +303,7 @@ impl LossRecovery {
         self.round_trip = RoundTrip::default();
         self.rnr_until = None;
         self.backoff = 0;
+        self.has_probed = false;
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
     }
@@ -292,6 +313,7 @@ impl LossRecovery {
         self.timeout_at = self.ack_timeout.map_or(Time::NEVER, |t| now + t);
     }
 
+    /// The delay of the next probe or full retransmission.
     fn probe_interval(&self) -> Duration {
         let RoundTrip {
             smoothed,
@@ -300,14 +322,17 @@ impl LossRecovery {
         } = self.round_trip;
         let estimate = smoothed.map(|rtt| rtt * 2 + variation * 4);
         let interval = match (estimate, self.backoff) {
-            (None, 0) => INITIAL_PROBE,
-            (None, n) => INITIAL_RETRANSMIT.saturating_mul(1 << (n - 1).min(10)),
-            (Some(estimate), 0) => estimate.max(PROBE_FLOOR),
-            (Some(estimate), n) => estimate
-                .max(RETRANSMIT_FLOOR)
-                .saturating_mul(1 << (n - 1).min(10)),
+            (None, _) => INITIAL_TIMEOUT,
+            (Some(estimate), 0) => return estimate.max(PROBE_FLOOR),
+            (Some(estimate), n) => {
+                let interval = estimate.max(RETRANSMIT_FLOOR);
+                let doubled = interval.saturating_mul(1 << (n - 1).min(10));
+                doubled.min(TIMEOUT_CEILING.max(estimate))
+            }
         };
-        interval.min(PROBE_CEILING)
+        let before = |timeout: Duration| timeout - timeout / PROBE_MARGIN;
+        self.ack_timeout
+            .map_or(interval, |timeout| interval.min(before(timeout)))
     }
 }
 
@@ -380,6 +405,66 @@ mod tests {
         assert_eq!(recovery.deadline(), Time(1_280_000));
         assert_eq!(recovery.expire(Time(1_279_999)), Expired::Nothing);
         assert_eq!(recovery.expire(Time(1_280_000)), Expired::RnrOver);
+    }
+
+    /// Sends a packet at `now` over a path without loss that has this round trip, and
+    /// handles its acknowledgement. Returns how often the packet was sent again.
+    fn send_and_acknowledge(recovery: &mut LossRecovery, now: &mut Time, took: Duration) -> u32 {
+        let psn = Psn::new(1);
+        let answer = *now + took;
+        recovery.measure(psn, *now);
+        recovery.sent(*now);
+        let mut again = 0;
+        while recovery.deadline() < answer {
+            let deadline = recovery.deadline();
+            assert_ne!(recovery.expire(deadline), Expired::Nothing);
+            recovery.stop_measuring();
+            again += 1;
+        }
+        recovery.measured(psn.next(), answer);
+        recovery.progressed(answer, false);
+        *now = answer;
+        again
+    }
+
+    #[test]
+    fn back_off_is_kept_until_a_valid_sample() {
+        let mut recovery = LossRecovery::new(0, 0, 0);
+        let mut now = at(0);
+        for _ in 0..10 {
+            let again = send_and_acknowledge(&mut recovery, &mut now, Duration::from_micros(50));
+            assert_eq!(again, 0);
+        }
+        // The path becomes longer. Packets that are sent again are no samples, so without the
+        // back-off each packet would be.
+        let longer = Duration::from_millis(100);
+        let mut again = (0..10).map(|_| send_and_acknowledge(&mut recovery, &mut now, longer));
+        assert!(again.next().unwrap() > 0);
+        assert!(again.any(|count| count == 0));
+        assert_eq!(again.sum::<u32>(), 0);
+        assert_eq!(recovery.backoff, 0);
+        assert!(recovery.smoothed_round_trip().unwrap() > Duration::from_millis(10));
+    }
+
+    #[test]
+    fn first_packets_on_a_long_path_are_sent_once() {
+        for timeout in [0, 14, 20] {
+            let mut recovery = LossRecovery::new(timeout, 7, 0);
+            let mut now = at(0);
+            for _ in 0..10 {
+                let took = Duration::from_millis(200);
+                assert_eq!(send_and_acknowledge(&mut recovery, &mut now, took), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn peer_that_pauses_for_10_ms_costs_one_probe() {
+        let mut recovery = LossRecovery::new(14, 7, 0);
+        recovery.round_trip.update(Duration::from_micros(50));
+        let mut now = at(0);
+        let again = send_and_acknowledge(&mut recovery, &mut now, Duration::from_millis(10));
+        assert_eq!(again, 1);
     }
 
     #[test]

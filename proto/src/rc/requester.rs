@@ -71,6 +71,9 @@ pub(super) struct Requester {
     signal_all: bool,
     /// The position of the next packet to send.
     cursor: SendCursor,
+    /// The position at which new packets continue, while the cursor is at packets that were sent
+    /// before.
+    resume: SendCursor,
     /// Work requests below this index have begun execution.
     begun: u64,
     /// The PSN after the highest one sent.
@@ -104,6 +107,7 @@ impl Requester {
             queue: SendQueue::new(size)?,
             signal_all,
             cursor: SendCursor::default(),
+            resume: SendCursor::default(),
             begun: 0,
             sent_end: Psn::default(),
             una: Psn::default(),
@@ -374,7 +378,25 @@ impl Requester {
         // A work request that could not be sent waits for its predecessors, which are sent again.
         self.unsendable = None;
         self.requests.go_back();
-        self.cursor = SendCursor::in_oldest(&self.queue, self.una);
+        self.set_cursor_back(SendCursor::in_oldest(&self.queue, self.una));
+    }
+
+    /// Moves the cursor to a packet that was sent before.
+    fn set_cursor_back(&mut self, to: SendCursor) {
+        if !self.has_gone_back() {
+            self.resume = self.cursor;
+        }
+        self.cursor = to;
+    }
+
+    /// Continues with new packets: the timeout for which the requester went back was spurious.
+    ///
+    /// A packet that was sent only once is acknowledged (F-RTO, RFC 5682). If others before the
+    /// cursor's former position are lost nevertheless, the responder reports the gap, or a probe
+    /// follows.
+    fn undo_go_back(&mut self) {
+        self.cursor = self.resume;
+        self.requests.undo_go_back();
     }
 
     /// Goes back because the peer reported a gap.
@@ -528,13 +550,14 @@ impl SendSide for Requester {
             && let Some(last) = self.queue.get(index)
         {
             // A fast retransmit would end at the packet that is sent here.
+            let packet = last.packets - 1;
             self.fast_retransmit.cancel();
-            self.cursor = SendCursor {
+            self.set_cursor_back(SendCursor {
                 index,
-                packet: last.packets - 1,
+                packet,
                 psn: self.cursor.psn.prev(),
                 ..self.cursor
-            };
+            });
         }
     }
 

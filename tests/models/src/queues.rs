@@ -36,6 +36,61 @@ pub fn each_event_wakes_a_reader() {
     });
 }
 
+/// Models a thread that receives packets, and announces that it takes the event of one.
+fn receive(events: &Events) -> u32 {
+    loop {
+        let announced = events.announce();
+        if let Some(event) = announced.take(Some) {
+            return event;
+        }
+        events.count().wait();
+    }
+}
+
+/// Of two readers and two events, one reader announces that it takes an event: the other one still
+/// wakes for the second event.
+pub fn announced_reader_leaves_the_other_event() {
+    check(3, || {
+        let events = events();
+        let readers = [thread(&events, next), thread(&events, receive)];
+        events.push(1);
+        events.push(2);
+        let mut got = readers.map(join);
+        got.sort_unstable();
+        assert_eq!(got, [1, 2]);
+        assert_eq!(events.count().value(), 0);
+    });
+}
+
+/// A thread withdraws its announcement: an event that was added meanwhile wakes a reader.
+pub fn withdrawn_announcement_leaves_the_event_readable() {
+    check(3, || {
+        let events = events();
+        let reader = thread(&events, next);
+        let withdraws = thread(&events, |events| drop(events.announce()));
+        events.push(1);
+        join(withdraws);
+        assert_eq!(join(reader), 1);
+        assert_eq!(events.count().value(), 0);
+    });
+}
+
+/// An event that an announced thread would take is retracted, or taken by it: the counter is right
+/// in either case.
+pub fn event_is_retracted_from_an_announced_reader() {
+    check(3, || {
+        let events = events();
+        let reader = thread(&events, |events| events.announce().take(Some));
+        events.push(1);
+        let taken_back = events.retract(|event| *event == 1);
+        let was_read = join(reader).is_some();
+        assert!(!was_read || taken_back.is_empty());
+        let left = events.take(Some).is_some();
+        assert!(was_read || left || taken_back == [1]);
+        assert_eq!(events.count().value(), 0);
+    });
+}
+
 /// An event is retracted while a reader takes it: exactly one of them gets it.
 pub fn event_is_retracted_or_read() {
     const LAST: u32 = 9;

@@ -32,6 +32,9 @@ models! {
     }
     queues {
         each_event_wakes_a_reader,
+        announced_reader_leaves_the_other_event,
+        withdrawn_announcement_leaves_the_event_readable,
+        event_is_retracted_from_an_announced_reader,
         event_is_retracted_or_read,
         deferred_packet_is_taken_once,
     }

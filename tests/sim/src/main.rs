@@ -54,6 +54,8 @@ enum Simulation {
     Cm,
     /// The link utilization of connections over links with loss or short queues: a table.
     Throughput,
+    /// The link utilization of connections over paths without loss, short and long: a table.
+    LongPaths,
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,10 @@ fn main() -> ExitCode {
         Simulation::Cm => simulate(&options, "cm", cm::run),
         Simulation::Throughput => {
             throughput::table(|line| println!("{line}"));
+            ExitCode::SUCCESS
+        }
+        Simulation::LongPaths => {
+            throughput::long_path_table(|line| println!("{line}"));
             ExitCode::SUCCESS
         }
     }

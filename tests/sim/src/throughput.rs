@@ -28,11 +28,13 @@ use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 /// The length of each WRITE, and of a long READ, in bytes.
 const MESSAGE: u32 = 64 << 10;
+/// The length of a READ on a long path, in bytes.
+const LONG: u32 = 1 << 20;
 /// The length of a short READ in bytes: one packet.
 const SHORT: u32 = 4 << 10;
-/// The number of work requests that each requester keeps posted, and of outstanding READs.
-const QUEUE_DEPTH: u32 = 16;
-/// The length of a transfer, in virtual time.
+/// The number of outstanding READs.
+const READS: u8 = 16;
+/// The length of a transfer of the first two tables, in virtual time.
 const TRANSFER_TIME: Duration = Duration::from_millis(60);
 /// The window limit and the size of the out-of-order queue, as in the driver.
 const WINDOW_BYTES: u32 = 256 << 10;
@@ -60,6 +62,10 @@ pub struct Case {
     pub loss: f64,
     /// The number of consecutive packets per loss.
     pub run: u32,
+    /// The number of work requests that each requester keeps posted.
+    pub depth: u32,
+    /// The length of the transfer, in virtual time.
+    pub duration: Duration,
 }
 
 const NIC: Case = Case {
@@ -71,7 +77,35 @@ const NIC: Case = Case {
     mark: usize::MAX,
     loss: 0.0,
     run: 1,
+    depth: 16,
+    duration: TRANSFER_TIME,
 };
+
+/// The round trips of paths without loss, in microseconds.
+pub const ROUND_TRIPS: [u64; 8] = [100, 1_000, 5_000, 10_000, 26_000, 50_000, 100_000, 200_000];
+
+/// The rates of paths without loss, in bytes per second: 0.1, 1 and 10 Gbit/s.
+pub const RATES: [u64; 3] = [12_500_000, 125_000_000, 1_250_000_000];
+
+/// The payload of a packet, in bytes.
+const PACKET: u64 = 4096;
+
+/// Returns a path without loss, whose queue holds what the path carries in a round trip.
+///
+/// The transfer takes 40 round trips, and at least as long as 1000 packets.
+pub fn path(rate: u64, round_trip: Duration) -> Case {
+    let packet = Duration::from_nanos(PACKET * 1_000_000_000 / rate);
+    let product = rate as f64 * round_trip.as_secs_f64();
+    Case {
+        name: "path without loss",
+        rate,
+        round_trip,
+        queue: (product / PACKET as f64) as usize + 100,
+        depth: (2.0 * product / f64::from(MESSAGE)) as u32 + 16,
+        duration: (round_trip * 40).max(packet * 1000),
+        ..NIC
+    }
+}
 
 /// The cases of the tables.
 pub const CASES: [Case; 13] = [
@@ -155,6 +189,8 @@ pub const CASES: [Case; 13] = [
 pub enum Work {
     /// WRITEs of 64 KiB.
     Write,
+    /// SENDs of 64 KiB.
+    Send,
     /// READs of this many bytes.
     Read(u32),
 }
@@ -162,7 +198,7 @@ pub enum Work {
 impl Work {
     fn bytes(self) -> u32 {
         match self {
-            Work::Write => MESSAGE,
+            Work::Write | Work::Send => MESSAGE,
             Work::Read(bytes) => bytes,
         }
     }
@@ -175,6 +211,8 @@ pub struct Outcome {
     pub utilization: f64,
     /// The fraction of the sent packets that were retransmissions.
     pub retransmitted: f64,
+    /// The number of packets of either direction whose PSN had been sent before.
+    pub sent_again: u64,
     /// The longest time for which a requester received nothing.
     pub longest_gap: Duration,
     /// The average time of a packet in the queue.
@@ -224,7 +262,7 @@ pub fn table(mut line: impl FnMut(String)) {
         line(format!("| {} | {} |", case.name, cells.join(" | ")));
     }
     line(format!(
-        "READ, {QUEUE_DEPTH} outstanding; the same figures of the responses"
+        "READ, {READS} outstanding; the same figures of the responses"
     ));
     let columns = Algorithm::ALL.map(|algorithm| [MESSAGE, SHORT].map(|bytes| (algorithm, bytes)));
     let columns = columns.as_flattened();
@@ -240,6 +278,35 @@ pub fn table(mut line: impl FnMut(String)) {
             .map(|&(algorithm, bytes)| run(&case, algorithm, true, Work::Read(bytes)).to_string());
         let cells: Vec<_> = cells.collect();
         line(format!("| {} | {} |", case.name, cells.join(" | ")));
+    }
+}
+
+/// Writes a table with a row per round trip, of paths without loss, and a column per operation and
+/// rate: the fraction of the rate that was used, and the number of packets that were sent again.
+pub fn long_path_table(mut line: impl FnMut(String)) {
+    line("Paths without loss; link utilization, packets sent again".to_owned());
+    let operations = [
+        ("WRITE", Work::Write),
+        ("SEND", Work::Send),
+        ("READ", Work::Read(LONG)),
+    ];
+    let columns = operations.map(|operation| RATES.map(|rate| (operation, rate)));
+    let columns = columns.as_flattened();
+    let names = columns
+        .iter()
+        .map(|((name, _), rate)| format!("{name}, {} Mbit/s", rate * 8 / 1_000_000));
+    let names: Vec<_> = names.collect();
+    line(format!("| | {} |", names.join(" | ")));
+    line(format!("|---|{}", "---|".repeat(names.len())));
+    for micros in ROUND_TRIPS {
+        let round_trip = Duration::from_micros(micros);
+        let cells = columns.iter().map(|&((_, work), rate)| {
+            let outcome = run(&path(rate, round_trip), Algorithm::default(), true, work);
+            let percent = outcome.utilization * 100.0;
+            format!("{percent:.0}%, {}", outcome.sent_again)
+        });
+        let cells: Vec<_> = cells.collect();
+        line(format!("| {round_trip:?} | {} |", cells.join(" | ")));
     }
 }
 
@@ -327,7 +394,8 @@ impl World {
         };
         let endpoints = (0..2 * case.senders).map(|index| {
             let peer = (index + case.senders) % (2 * case.senders);
-            Endpoint::new(index, peer, algorithm, out_of_order_bytes, work)
+            let depth = case.depth;
+            Endpoint::new(index, peer, algorithm, out_of_order_bytes, work, depth)
         });
         let mut world = World {
             case,
@@ -344,7 +412,7 @@ impl World {
             queueing_delay: Duration::ZERO,
         };
         for index in 0..case.senders {
-            for _ in 0..QUEUE_DEPTH {
+            for _ in 0..case.depth {
                 world.endpoints[index].post(Time(0));
             }
             world.poll(index);
@@ -353,7 +421,7 @@ impl World {
     }
 
     fn run(&mut self) {
-        let end = Time(0) + TRANSFER_TIME;
+        let end = Time(0) + self.case.duration;
         loop {
             let deadline = self.endpoints[..self.case.senders]
                 .iter()
@@ -405,7 +473,7 @@ impl World {
         self.number += 1;
         let is_requester = from < senders;
         let to = (from + senders) % (2 * senders);
-        if is_requester != (self.work == Work::Write) {
+        if is_requester == matches!(self.work, Work::Read(_)) {
             let at = self.now + half;
             self.in_flight
                 .push(Reverse((at, self.number, to, packet, false)));
@@ -445,13 +513,19 @@ impl World {
     fn outcome(&self) -> Outcome {
         let requesters = &self.endpoints[..self.case.senders];
         let completed: u64 = requesters.iter().map(|end| end.completed).sum();
+        let again = |end: &Endpoint| end.qp.counters().retransmitted;
+        let requests_again: u64 = requesters.iter().map(again).sum();
         let longest_gap = requesters
             .iter()
             .map(|end| end.longest_gap.max(self.now.since(end.last_received)));
         Outcome {
             utilization: completed as f64 * f64::from(self.work.bytes())
-                / (self.case.rate as f64 * TRANSFER_TIME.as_secs_f64()),
+                / (self.case.rate as f64 * self.case.duration.as_secs_f64()),
             retransmitted: self.retransmitted as f64 / self.sent.max(1) as f64,
+            sent_again: match self.work {
+                Work::Write | Work::Send => self.retransmitted,
+                Work::Read(_) => self.retransmitted + requests_again,
+            },
             longest_gap: longest_gap.max().unwrap_or_default(),
             queueing_delay: self.queueing_delay
                 / u32::try_from(self.sent.max(1)).unwrap_or(u32::MAX),
@@ -466,19 +540,20 @@ impl Endpoint {
         algorithm: Algorithm,
         out_of_order_bytes: u32,
         work: Work,
+        depth: u32,
     ) -> Self {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = Region {
             key: KEY,
             base: BASE,
             access,
-            bytes: RefCell::new(vec![0; MESSAGE as usize]),
+            bytes: RefCell::new(vec![0; work.bytes() as usize]),
         };
         let host = SimHost {
             regions: vec![region],
             invalidatable: RefCell::default(),
             local: RefCell::default(),
-            receives: RecvQueue::new(1, 1).expect("memory"),
+            receives: RecvQueue::new(depth, 1).expect("memory"),
             shared: false,
             srq: None,
             sends: VecDeque::new(),
@@ -491,7 +566,7 @@ impl Endpoint {
             service: QpType::Rc,
             qpn: qpn(index),
             send: SendQueueSize {
-                max_wr: QUEUE_DEPTH,
+                max_wr: depth,
                 max_sge: 1,
                 max_inline: 0,
             },
@@ -522,8 +597,8 @@ impl Endpoint {
             rnr_retry: 7,
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
-            max_rd_atomic: QUEUE_DEPTH as u8,
-            max_dest_rd_atomic: QUEUE_DEPTH as u8,
+            max_rd_atomic: READS,
+            max_dest_rd_atomic: READS,
             min_rnr_timer: 12,
             dest_qpn: qpn(peer),
             ..QpAttr::default()
@@ -534,20 +609,37 @@ impl Endpoint {
                 .modify(&attr, mask, Time(0), &mut end.host)
                 .expect("the transition is legal");
         }
+        for _ in 0..depth {
+            end.post_receive();
+        }
         end
     }
 
-    fn post(&mut self, now: Time) {
-        let sges = [Sge {
+    /// The memory of each message.
+    fn buffer(&self) -> [Sge; 1] {
+        [Sge {
             addr: BASE,
             length: self.work.bytes(),
             lkey: urxe_proto::ids::LKey(KEY),
-        }];
+        }]
+    }
+
+    fn post_receive(&mut self) {
+        if self.work == Work::Send {
+            let buffer = self.buffer();
+            self.host.receives.post(0, &buffer).expect("there is room");
+            self.qp.receive_posted(&mut self.host);
+        }
+    }
+
+    fn post(&mut self, now: Time) {
+        let sges = self.buffer();
         let (addr, rkey) = (BASE, RKey(KEY));
         let wr = SendWr {
             wr_id: 0,
             op: match self.work {
                 Work::Write => SendOp::Write { addr, rkey },
+                Work::Send => SendOp::Send,
                 Work::Read(_) => SendOp::Read { addr, rkey },
             },
             flags: SendFlags::SIGNALED,
@@ -576,6 +668,9 @@ impl Endpoint {
         while self.host.sends.pop_front().is_some() {
             self.completed += 1;
             self.post(now);
+        }
+        while self.host.receptions.pop_front().is_some() {
+            self.post_receive();
         }
     }
 }
@@ -613,6 +708,23 @@ mod tests {
             "the same, 8 senders",
         ] {
             assert!(utilization(name, Algorithm::default()) > 0.6, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_again_on_a_path_without_loss() {
+        for micros in ROUND_TRIPS {
+            for algorithm in Algorithm::ALL {
+                for work in [Work::Write, Work::Send, Work::Read(MESSAGE), Work::Read(8)] {
+                    let path = path(RATES[1], Duration::from_micros(micros));
+                    let outcome = run(&path, algorithm, true, work);
+                    assert!(
+                        outcome.utilization > 0.0,
+                        "{micros} us, {algorithm}, {work:?}"
+                    );
+                    assert_eq!(outcome.sent_again, 0, "{micros} us, {algorithm}, {work:?}");
+                }
+            }
         }
     }
 }

@@ -172,10 +172,11 @@ impl Requester {
             // The packets were sent before the requester went back, and have arrived.
             if self.back_for_gap {
                 self.fast_retransmit.set_peer_keeps_requests();
+                self.cursor = SendCursor::in_oldest(&self.queue, self.una);
             } else {
                 self.window.timeout_was_spurious(cx.now);
+                self.undo_go_back();
             }
-            self.cursor = SendCursor::in_oldest(&self.queue, self.una);
         }
         if let Some(round_trip) = self.recovery.measured(reached, cx.now) {
             self.window.round_trip(cx.now, round_trip);

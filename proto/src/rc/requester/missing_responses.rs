@@ -185,7 +185,7 @@ impl Requester {
                 Step::Sent(_) => {}
                 // The memory is not accessible any more: sending stops at the work request.
                 Step::Wait => {
-                    self.cursor = cursor;
+                    self.set_cursor_back(cursor);
                     return true;
                 }
                 Step::Full => return false,

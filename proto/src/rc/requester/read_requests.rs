@@ -41,6 +41,12 @@ impl ReadRequests {
         self.outstanding.clear();
     }
 
+    /// Makes the requests without a response outstanding again, none of which is sent again.
+    pub(super) fn undo_go_back(&mut self) {
+        let originals = self.ends.iter().filter(|end| !end.is_part);
+        self.outstanding = originals.map(|end| end.psn).collect();
+    }
+
     /// Clears everything.
     pub(super) fn clear(&mut self) {
         *self = ReadRequests::default();

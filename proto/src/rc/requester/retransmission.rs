@@ -91,7 +91,7 @@ impl Requester {
                 // The memory is not accessible any more: sending stops at the work request.
                 Some(Step::Wait) | None => {
                     self.fast_retransmit.cancel();
-                    self.cursor = cursor;
+                    self.set_cursor_back(cursor);
                     return true;
                 }
             }

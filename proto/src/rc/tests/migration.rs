@@ -147,6 +147,11 @@ impl Endpoint {
         assert_eq!(self.done(), [(8, Success)]);
     }
 
+    /// An end with the ACK timeout of the alternate path.
+    fn on_the_alternate_path() -> Endpoint {
+        Endpoint::with(|attr| attr.timeout = 15)
+    }
+
     /// The time from an unanswered packet to the probe.
     fn time_to_first_probe(&mut self) -> Duration {
         self.post_signaled(7, SendOp::Send, 1);
@@ -157,7 +162,7 @@ impl Endpoint {
 
 #[test]
 fn path_change_resets_the_round_trip_estimate() {
-    let unmeasured = Endpoint::new().time_to_first_probe();
+    let unmeasured = Endpoint::on_the_alternate_path().time_to_first_probe();
     let moves: [fn(&mut Endpoint); 2] = [
         // The application migrates.
         |end| {
@@ -190,7 +195,7 @@ fn path_change_resets_the_round_trip_estimate() {
 
 #[test]
 fn packet_sent_on_the_old_path_is_no_sample_for_the_new_path() {
-    let unmeasured = Endpoint::new().time_to_first_probe();
+    let unmeasured = Endpoint::on_the_alternate_path().time_to_first_probe();
     let mut end = Endpoint::armed();
     end.post_signaled(1, SendOp::Send, 1);
     end.poll();

@@ -117,6 +117,47 @@ fn timeout_0_probes_indefinitely() {
 }
 
 #[test]
+fn spurious_timeout_repeats_only_the_oldest_packet() {
+    let mut end = Endpoint::new();
+    end.post_signaled(1, write_to(0), 40 * MTU);
+    assert_eq!(end.poll().len(), 16);
+    // The peer is descheduled for longer than two timeouts.
+    for _ in 0..2 {
+        end.wait_for_deadline();
+        assert_eq!(psns(&end.poll()), [0]);
+    }
+    // Then it acknowledges the packets that were sent first.
+    end.deliver(ack(3), &[]);
+    let sent: Vec<u32> = (16..20).collect();
+    assert_eq!(psns(&end.poll())[..4], sent);
+    for acknowledged in [7, 11, 15] {
+        end.deliver(ack(acknowledged), &[]);
+        end.poll();
+    }
+    assert_eq!(end.qp.counters().retransmitted, 2);
+    end.deliver(ack(39), &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+}
+
+#[test]
+fn spurious_timeout_keeps_later_reads_outstanding() {
+    let mut end = Endpoint::with(|attr| attr.max_rd_atomic = 2);
+    for wr_id in 1..4 {
+        end.post_signaled(wr_id, read_from(0), 1);
+    }
+    assert_eq!(psns(&end.poll()), [0, 1]);
+    for _ in 0..2 {
+        end.wait_for_deadline();
+    }
+    for late in 0..3 {
+        end.deliver(answer(RcReadResponseOnly, late, UNLIMITED), &[1]);
+        let next: &[u32] = if late == 0 { &[2] } else { &[] };
+        assert_eq!(psns(&end.poll()), next);
+    }
+    assert_eq!(end.done(), [(1, Success), (2, Success), (3, Success)]);
+}
+
+#[test]
 fn message_is_sent_again_after_the_rnr_wait() {
     let mut end = Endpoint::new();
     end.post_signaled(1, write_to(0), 1);
@@ -347,7 +388,10 @@ fn going_back_does_not_repeat_completed_work_requests() {
     // First a probe, then a full retransmission.
     end.wait_for_deadline();
     end.wait_for_deadline();
+    // The response was late. The last packet is in flight, and a probe follows if it is lost.
     end.deliver(answer(RcReadResponseOnly, 1, UNLIMITED), &[1]);
+    assert!(end.poll().is_empty());
+    end.wait_for_deadline();
     assert_eq!(psns(&end.poll()), [2]);
     end.deliver(ack(2), &[]);
     assert_eq!(end.done(), [(1, Success), (2, Success), (3, Success)]);
