@@ -14,11 +14,13 @@ use urxe_net::thread;
 
 static WATCHER: PerProcess<Once> = PerProcess::new();
 
+type Observer = fn();
+
 /// The functions that are called after each change, by a thread that holds no lock.
-static OBSERVERS: PerProcess<Mutex<Vec<fn()>>> = PerProcess::new();
+static OBSERVERS: PerProcess<Mutex<Vec<Observer>>> = PerProcess::new();
 
 /// Calls `observer` after each change from now on; a function is added once. Starts the thread.
-pub(crate) fn observe(observer: fn()) {
+pub(crate) fn observe(observer: Observer) {
     let mut observers = lock(OBSERVERS.get(Mutex::default));
     if !observers
         .iter()

@@ -9,7 +9,7 @@
 //!   to be scheduled. [`writable`]: those that wait until a socket is writable.
 //! - [`drive`]: one round of receiving, timers and pending work. [`caller`]: the calls of programs.
 //! - [`open`]: opening the network. [`exit`]: the end of the process.
-//! - [`report`]: counters.
+//! - Counters: [`report`].
 
 mod caller;
 mod drive;
