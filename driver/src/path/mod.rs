@@ -1,15 +1,15 @@
 //! The paths of packets between the sockets and the queue pairs.
 //!
 //! The calling thread does the work: a post sends at once, or is deferred and sent with the posts
-//! that follow; a poll and a blocking wait receive. The progress thread ([`progress`]) does it
-//! while no thread of the program calls. [`crate::scheduling`] decides which.
+//! that follow; a poll and a blocking wait receive. The progress thread (`progress`) does it
+//! while no thread of the program calls. `crate::scheduling` decides which.
 //!
-//! - [`engine`]: the state of one process: its sockets, queue pairs, timers, lists.
-//! - [`rx`]: from a socket to queue pairs. [`tx`]: application of effects, and those that wait
-//!   to be scheduled. [`writable`]: those that wait until a socket is writable.
-//! - [`drive`]: one round of receiving, timers and pending work. [`caller`]: the calls of programs.
-//! - [`open`]: opening the network. [`exit`]: the end of the process.
-//! - Counters: [`report`].
+//! - `engine`: the state of one process: its sockets, queue pairs, timers, lists.
+//! - `rx`: from a socket to queue pairs. `tx`: application of effects, and those that wait
+//!   to be scheduled. `writable`: those that wait until a socket is writable.
+//! - `drive`: one round of receiving, timers and pending work. `caller`: the calls of programs.
+//! - `open`: opening the network. `exit`: the end of the process.
+//! - Counters: `report`.
 
 mod caller;
 mod drive;

@@ -18,7 +18,7 @@ use urxe_proto::work::{self, Payload, SendFlags, SendOp, SendWr, Sge, UdDestinat
 
 /// Sends that are being posted. When this is dropped they are transmitted together, or deferred for
 /// those that follow closely
-/// ([`crate::scheduling::coalescing`]).
+/// (`crate::scheduling::coalescing`).
 pub struct Posting<'a> {
     qp: &'a Arc<Qp>,
     engine: &'static Engine,
