@@ -109,29 +109,18 @@ impl Header {
     /// The caller must add the extended headers of the opcode.
     #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
-        Header {
-            bth: Bth {
-                opcode,
-                solicited: false,
-                mig_req: true,
-                pad: 0,
-                pkey: PKey::DEFAULT,
-                fecn: false,
-                becn: false,
-                dest_qp,
-                ack_req: false,
-                psn,
-            },
-            deth: None,
-            xrceth: None,
-            feth: None,
-            reth: None,
-            atomic: None,
-            aeth: None,
-            atomic_ack: None,
-            imm: None,
-            ieth: None,
-        }
+        Self::of(Bth {
+            opcode,
+            solicited: false,
+            mig_req: true,
+            pad: 0,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req: false,
+            psn,
+        })
     }
 
     /// Returns an ACK or NAK. `opcode` is [`Opcode::RcAck`] or [`Opcode::XrcAck`].
@@ -257,13 +246,28 @@ impl Header {
         Bth::LEN + self.bth.opcode.info().headers_len
     }
 
-    /// Reads the headers from the start of `bytes`; returns them and the rest.
+    /// Returns a header without extended headers.
     #[inline]
-    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
-        let (bth, mut rest) = Bth::parse(bytes)?;
-        let opcode = bth.opcode;
-        let mut header = Self::new(opcode, bth.dest_qp, bth.psn);
-        header.bth = bth;
+    const fn of(bth: Bth) -> Self {
+        Header {
+            bth,
+            deth: None,
+            xrceth: None,
+            feth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            ieth: None,
+        }
+    }
+
+    /// Reads the extended headers from the start of `rest`; returns what follows them.
+    #[inline]
+    fn parse_extended<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], ParseError> {
+        let header = self;
+        let opcode = header.bth.opcode;
         let has = opcode.info().headers;
         if has.contains(Headers::DETH) {
             header.deth = Some(take(opcode, &mut rest)?);
@@ -298,7 +302,7 @@ impl Header {
         if has.contains(Headers::CNP) {
             take::<Cnp>(opcode, &mut rest)?;
         }
-        Ok((header, rest))
+        Ok(rest)
     }
 
     /// Writes the headers to the start of `out` and returns their length in bytes.
@@ -405,8 +409,13 @@ impl<'a> Packet<'a> {
     /// The first [`ParseError`] found. Such a packet must be dropped.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
-        let (header, rest) = Header::parse(bytes)?;
-        let opcode = header.bth.opcode;
+        let (bth, rest) = Bth::parse(bytes)?;
+        let mut packet = Packet {
+            header: Header::of(bth),
+            payload: &[],
+        };
+        let rest = packet.header.parse_extended(rest)?;
+        let opcode = bth.opcode;
         if !bytes.len().is_multiple_of(ALIGNMENT) {
             return Err(ParseError::Unaligned(bytes.len()));
         }
@@ -416,7 +425,7 @@ impl<'a> Packet<'a> {
                 len: rest.len(),
             });
         }
-        let pad = header.bth.pad;
+        let pad = bth.pad;
         let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
             return Err(ParseError::Pad {
                 opcode,
@@ -424,10 +433,8 @@ impl<'a> Packet<'a> {
                 have: rest.len(),
             });
         };
-        Ok(Packet {
-            header,
-            payload: &rest[..len],
-        })
+        packet.payload = &rest[..len];
+        Ok(packet)
     }
 
     /// The length on the wire from the BTH to the end of the pad, in bytes.
