@@ -245,6 +245,13 @@ impl Endpoint {
         let mut deadline_moved = count > 0 && self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
         while let Some(batch) = received.next_batch() {
+            // Small messages arrive alone, and usually at the process that they are for.
+            if let Some(mut datagram) = batch.single()
+                && self.owner(datagram.bytes) == Owner::ThisProcess
+            {
+                received.deliver(&mut datagram, &mut f);
+                continue;
+            }
             let mut run: Option<Run> = None;
             let mut offset = 0;
             for mut datagram in batch.datagrams() {
