@@ -126,13 +126,13 @@ impl Engine {
             if unanswered >= ANSWER_INTERVAL {
                 unanswered = 0;
                 current = None;
-                self.answer(touched, caller, qps, held.table());
+                self.answer(*now, touched, caller, qps, held.table());
             }
         });
         drop(current);
         if !touched.is_empty() {
-            let (_, qps, held) = &*tables;
-            self.answer(touched, caller, qps, held.table());
+            let (now, qps, held) = &*tables;
+            self.answer(*now, touched, caller, qps, held.table());
         }
         worked
     }
@@ -196,15 +196,22 @@ impl Engine {
         }
     }
 
-    /// Lets each queue pair that received packets send once.
-    fn answer(&self, touched: &mut Vec<Qpn>, caller: Caller, qps: &QpMap, regions: &RegionTable) {
+    /// Lets each queue pair that received packets at `now` send once.
+    fn answer(
+        &self,
+        now: Time,
+        touched: &mut Vec<Qpn>,
+        caller: Caller,
+        qps: &QpMap,
+        regions: &RegionTable,
+    ) {
         for qpn in touched.drain(..) {
             // The table has been locked since the queue pair received.
             let Some(qp) = qps.get(qpn) else { continue };
             let may_delay =
                 caller == Caller::Poll && self.waker.handover().leaves_packets_to_polls();
             let empty_polls = may_delay.then(|| self.polling.empty_polls());
-            let effects = qp.answer(empty_polls, regions);
+            let effects = qp.answer(now, empty_polls, regions);
             let delays_ack = effects.delayed_ack;
             self.apply(qp, effects);
             if delays_ack {

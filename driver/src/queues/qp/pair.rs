@@ -308,7 +308,7 @@ impl Qp {
             inner.paced_until = Time::NEVER;
         }
         if is_expired || room_timed_out || is_paced {
-            self.transmit(inner, regions);
+            self.transmit(inner, now, regions);
         } else {
             self.settle(inner, regions);
         }
@@ -348,8 +348,12 @@ impl Qp {
             inner.effects.deadline = deadline;
         }
         let state = inner.transport.state();
-        let before = self.state.swap(state as u32, Ordering::AcqRel);
-        if state.flushes_receives() && before != state as u32 {
+        // Written only here, with the queue pair locked.
+        if self.state.load(Ordering::Relaxed) == state as u32 {
+            return;
+        }
+        self.state.store(state as u32, Ordering::Release);
+        if state.flushes_receives() {
             // Flush receives that were posted before the new state was published.
             inner.transport.receive_posted(&mut self.host(regions));
         }

@@ -51,19 +51,20 @@ impl Qp {
     /// may be delayed, to be sent with the next post.
     pub(crate) fn answer(
         self: &Arc<Self>,
+        now: Time,
         empty_polls: Option<u64>,
         regions: &RegionTable,
     ) -> Effects {
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.touched = false;
-        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now(), polls);
+        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
         if empty_polls.is_some_and(delays) {
             self.settle(inner, regions);
             inner.effects.acks_delayed += 1;
             inner.effects.delayed_ack = !inner.delayed_ack.list();
         } else {
-            self.transmit(inner, regions);
+            self.transmit(inner, now, regions);
         }
         inner.take_effects()
     }
@@ -72,7 +73,7 @@ impl Qp {
     pub(crate) fn send_delayed_ack(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         if inner.delayed_ack.unlist() {
-            self.transmit(&mut inner, regions);
+            self.transmit(&mut inner, now(), regions);
         }
         inner.take_effects()
     }
@@ -92,7 +93,7 @@ impl Qp {
             true => inner.coalescing.flush_timed_out(now()),
             false => inner.coalescing.flushed_in_time(),
         }
-        self.transmit(&mut inner, regions);
+        self.transmit(&mut inner, now(), regions);
         Some(inner.take_effects())
     }
 
@@ -100,7 +101,7 @@ impl Qp {
     pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.queued = false;
-        self.transmit(&mut inner, regions);
+        self.transmit(&mut inner, now(), regions);
         inner.take_effects()
     }
 
@@ -111,7 +112,7 @@ impl Qp {
         if let Some(share) = &mut inner.share {
             share.granted(&mut inner.transport);
         }
-        self.transmit(inner, regions);
+        self.transmit(inner, now(), regions);
         inner.take_effects()
     }
 
@@ -119,7 +120,7 @@ impl Qp {
     pub(crate) fn room_found(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.awaits_room = false;
-        self.transmit(&mut inner, regions);
+        self.transmit(&mut inner, now(), regions);
         inner.take_effects()
     }
 
@@ -142,9 +143,14 @@ impl Qp {
         (asked, inner.take_effects())
     }
 
-    /// Sends what may be sent now, up to one turn. If more remains, the queue pair is ready for
+    /// Sends what may be sent at `now`, up to one turn. If more remains, the queue pair is ready for
     /// another one.
-    pub(crate) fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
+    pub(crate) fn transmit(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        mut now: Time,
+        regions: &RegionTable,
+    ) {
         if let Some(frames) = &self.frames {
             self.transmit_frames(inner, frames, regions);
             return;
@@ -199,7 +205,7 @@ impl Qp {
             }
             let batch = batch.get_or_insert_with(|| self.batches.take());
             batch.begin(path);
-            let (now, mut host) = (now(), self.host(regions));
+            let mut host = self.host(regions);
             more = match pacer {
                 None => transport.poll_transmit(now, &mut host, &mut **batch),
                 Some(pacer) => {
@@ -229,6 +235,9 @@ impl Qp {
                 && transport.needs_send_quantum()
             {
                 more |= share.request(self, transport);
+            }
+            if more {
+                now = urxe_net::now();
             }
         }
         if let Some(batch) = batch {
