@@ -399,6 +399,17 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
+/// A packet that [`Packet::read`] replaces.
+impl Default for Packet<'_> {
+    #[inline]
+    fn default() -> Self {
+        Packet {
+            header: Header::new(Opcode::RcAck, Qpn::new(0), Psn::new(0)),
+            payload: &[],
+        }
+    }
+}
+
 impl<'a> Packet<'a> {
     /// Parses a packet: all of `bytes`, from the BTH to the end of the pad, without the ICRC.
     ///
@@ -409,12 +420,21 @@ impl<'a> Packet<'a> {
     /// The first [`ParseError`] found. Such a packet must be dropped.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let mut packet = Packet::default();
+        packet.read(bytes)?;
+        Ok(packet)
+    }
+
+    /// Replaces the packet by that in `bytes`, as [`Packet::parse`] does, without a copy. On an
+    /// error it is unspecified.
+    ///
+    /// # Errors
+    /// See [`Packet::parse`].
+    #[inline]
+    pub fn read(&mut self, bytes: &'a [u8]) -> Result<(), ParseError> {
         let (bth, rest) = Bth::parse(bytes)?;
-        let mut packet = Packet {
-            header: Header::of(bth),
-            payload: &[],
-        };
-        let rest = packet.header.parse_extended(rest)?;
+        self.header = Header::of(bth);
+        let rest = self.header.parse_extended(rest)?;
         let opcode = bth.opcode;
         if !bytes.len().is_multiple_of(ALIGNMENT) {
             return Err(ParseError::Unaligned(bytes.len()));
@@ -433,8 +453,8 @@ impl<'a> Packet<'a> {
                 have: rest.len(),
             });
         };
-        packet.payload = &rest[..len];
-        Ok(packet)
+        self.payload = &rest[..len];
+        Ok(())
     }
 
     /// The length on the wire from the BTH to the end of the pad, in bytes.
