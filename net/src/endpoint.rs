@@ -319,7 +319,16 @@ impl Endpoint {
     }
 
     /// The time until which `URXE_FAULTS` delays packets; [`Time::NEVER`] when it delays none.
+    #[inline]
     pub fn delayed_until(&self) -> Time {
+        if self.outbound_faults.is_none() && !self.inbound.delays() {
+            return Time::NEVER;
+        }
+        self.delayed_by_faults()
+    }
+
+    #[cold]
+    fn delayed_by_faults(&self) -> Time {
         let outbound = self.outbound_faults.as_ref();
         let outbound = outbound.map_or(Time::NEVER, |faults| faults.next_deadline());
         outbound.min(self.inbound.next_deadline())

@@ -17,7 +17,7 @@ use urxe_net::{Datagram, RecvBatch};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
-use urxe_proto::wire::Packet;
+use urxe_proto::wire::{Packet, ParseError};
 
 /// The kind of thread that receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,19 +148,11 @@ impl Engine {
         current: &mut Option<Incoming<'a>>,
         touched: &mut Vec<Qpn>,
     ) {
-        // By reference, since a packet is large.
-        let packet = &Packet::parse(datagram.packet());
-        let packet = match packet {
-            Ok(packet) => packet,
-            Err(error) => {
-                tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
-                self.counters.malformed.add(1);
-                if let Some(network) = self.network.get() {
-                    network.shared.counters().count_invalid(datagram.dst);
-                }
-                return;
-            }
-        };
+        let mut packet = Packet::default();
+        if let Err(error) = packet.read(datagram.packet()) {
+            return self.dropped_malformed(datagram, &error);
+        }
+        let packet = &packet;
         let dest_qp = packet.header.bth.dest_qp;
         if dest_qp == Qpn::GSI {
             *current = None;
@@ -193,6 +185,15 @@ impl Engine {
             if incoming.writes() != writes {
                 self.polling.wrote();
             }
+        }
+    }
+
+    #[cold]
+    fn dropped_malformed(&self, datagram: &Datagram<'_>, error: &ParseError) {
+        tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
+        self.counters.malformed.add(1);
+        if let Some(network) = self.network.get() {
+            network.shared.counters().count_invalid(datagram.dst);
         }
     }
 

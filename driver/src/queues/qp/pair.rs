@@ -352,6 +352,11 @@ impl Qp {
         if self.state.load(Ordering::Relaxed) == state as u32 {
             return;
         }
+        self.publish(state, inner, regions);
+    }
+
+    #[cold]
+    fn publish(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
         self.state.store(state as u32, Ordering::Release);
         if state.flushes_receives() {
             // Flush receives that were posted before the new state was published.
