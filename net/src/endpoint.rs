@@ -252,39 +252,53 @@ impl Endpoint {
                 received.deliver(&mut datagram, &mut f);
                 continue;
             }
-            let mut run: Option<Run> = None;
-            let mut offset = 0;
-            for mut datagram in batch.datagrams() {
-                let start = offset;
-                offset += datagram.bytes.len();
-                let owner = self.owner(datagram.bytes);
-                deadline_moved |= owner != Owner::ThisProcess;
-                if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
-                    self.forward(run.slot, &run.cut(&batch, start), &mut received, &mut f);
-                }
-                match owner {
-                    Owner::ThisProcess => received.deliver(&mut datagram, &mut f),
-                    Owner::Other(slot) => {
-                        run.get_or_insert(Run {
-                            slot,
-                            start,
-                            first_index: datagram.index,
-                        });
-                    }
-                    Owner::Probe => {
-                        self.steering
-                            .answer_probe(&self.receiver, datagram.src, datagram.bytes);
-                    }
-                    Owner::Unknown => self.shared.counters().malformed.add(1),
-                }
-            }
-            if let Some(run) = run {
-                self.forward(run.slot, &run.cut(&batch, offset), &mut received, &mut f);
-            }
+            deadline_moved |= self.split(&batch, &mut received, &mut f);
         }
         drop(received);
         batch.set_moved_deadline(deadline_moved);
         Ok(count)
+    }
+
+    /// Delivers and forwards the datagrams of a batch. Returns whether there were any for other
+    /// processes.
+    #[inline(never)]
+    fn split(
+        &self,
+        batch: &GroBatch<'_>,
+        received: &mut Received<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) -> bool {
+        let mut are_foreign = false;
+        let mut run: Option<Run> = None;
+        let mut offset = 0;
+        for mut datagram in batch.datagrams() {
+            let start = offset;
+            offset += datagram.bytes.len();
+            let owner = self.owner(datagram.bytes);
+            are_foreign |= owner != Owner::ThisProcess;
+            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
+                self.forward(run.slot, &run.cut(batch, start), received, f);
+            }
+            match owner {
+                Owner::ThisProcess => received.deliver(&mut datagram, f),
+                Owner::Other(slot) => {
+                    run.get_or_insert(Run {
+                        slot,
+                        start,
+                        first_index: datagram.index,
+                    });
+                }
+                Owner::Probe => {
+                    self.steering
+                        .answer_probe(&self.receiver, datagram.src, datagram.bytes);
+                }
+                Owner::Unknown => self.shared.counters().malformed.add(1),
+            }
+        }
+        if let Some(run) = run {
+            self.forward(run.slot, &run.cut(batch, offset), received, f);
+        }
+        are_foreign
     }
 
     /// Does the work that is due: steering messages, the backlog of datagrams to forward, and

@@ -10,7 +10,7 @@ use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
 use crate::scheduling::limits::ANSWER_INTERVAL;
 use crate::sync::lock;
-use std::cell::LazyCell;
+use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use urxe_net::{Datagram, RecvBatch};
@@ -116,11 +116,12 @@ impl Engine {
     ) -> bool {
         let Receiver { batch, touched } = receiver;
         // Most polls receive nothing, and need no locks.
-        let tables = LazyCell::new(|| (urxe_net::now(), self.qps.read(), regions()));
+        let tables = OnceCell::new();
+        let open = || (urxe_net::now(), self.qps.read(), regions());
         let mut unanswered = 0;
         let mut current = None;
         let worked = receive(batch, &mut |datagram| {
-            let (now, qps, held) = &*tables;
+            let (now, qps, held) = tables.get_or_init(open);
             self.handle(qps, held.table(), *now, datagram, &mut current, touched);
             unanswered += datagram.bytes.len();
             if unanswered >= ANSWER_INTERVAL {
@@ -131,7 +132,7 @@ impl Engine {
         });
         drop(current);
         if !touched.is_empty() {
-            let (now, qps, held) = &*tables;
+            let (now, qps, held) = tables.get_or_init(open);
             self.answer(*now, touched, caller, qps, held.table());
         }
         worked
@@ -152,19 +153,44 @@ impl Engine {
         if let Err(error) = packet.read(datagram.packet()) {
             return self.dropped_malformed(datagram, &error);
         }
-        let packet = &packet;
-        let dest_qp = packet.header.bth.dest_qp;
-        if dest_qp == Qpn::GSI {
-            *current = None;
-            if let Some(network) = self.network.get() {
-                network.gsi.arrived(datagram, packet);
+        match qps.get(packet.header.bth.dest_qp) {
+            Some(qp) => {
+                let network = network_header(datagram);
+                self.hand_over(
+                    qp,
+                    regions,
+                    now,
+                    (datagram, &network, &packet),
+                    current,
+                    touched,
+                );
             }
-            return;
+            None => self.handle_special(qps, regions, now, (datagram, &packet), current, touched),
         }
-        let receivers = match qps.get(dest_qp) {
-            Some(qp) => std::slice::from_ref(qp),
-            None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
-            None => &[],
+    }
+
+    /// Hands over a packet for queue pair 1 or for a multicast group. Other packets are dropped:
+    /// their queue pair does not exist.
+    #[cold]
+    fn handle_special<'a>(
+        &self,
+        qps: &'a QpMap,
+        regions: &RegionTable,
+        now: Time,
+        (datagram, packet): (&Datagram<'_>, &Packet<'_>),
+        current: &mut Option<Incoming<'a>>,
+        touched: &mut Vec<Qpn>,
+    ) {
+        let receivers = match packet.header.bth.dest_qp {
+            Qpn::GSI => {
+                *current = None;
+                if let Some(network) = self.network.get() {
+                    network.gsi.arrived(datagram, packet);
+                }
+                return;
+            }
+            Qpn::MULTICAST => qps.members(datagram.dst),
+            _ => &[],
         };
         if receivers.is_empty() {
             self.counters.unknown_qp.add(1);
@@ -172,19 +198,33 @@ impl Engine {
         }
         let network = network_header(datagram);
         for qp in receivers {
-            if dest_qp == Qpn::MULTICAST && qp.blocks(&network, packet) {
-                continue;
+            if !qp.blocks(&network, packet) {
+                let packet = (datagram, &network, packet);
+                self.hand_over(qp, regions, now, packet, current, touched);
             }
-            tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
-                psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-            let incoming = lock_only(current, qp);
-            let writes = incoming.writes();
-            if incoming.handle(now, &network, datagram.src.port(), packet, regions) {
-                touched.push(qp.qpn());
-            }
-            if incoming.writes() != writes {
-                self.polling.wrote();
-            }
+        }
+    }
+
+    /// Hands a packet to a queue pair.
+    #[inline(always)]
+    fn hand_over<'a>(
+        &self,
+        qp: &'a Arc<Qp>,
+        regions: &RegionTable,
+        now: Time,
+        (datagram, network, packet): (&Datagram<'_>, &NetworkHeader, &Packet<'_>),
+        current: &mut Option<Incoming<'a>>,
+        touched: &mut Vec<Qpn>,
+    ) {
+        tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
+            psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
+        let incoming = lock_only(current, qp);
+        let writes = incoming.writes();
+        if incoming.handle(now, network, datagram.src.port(), packet, regions) {
+            touched.push(qp.qpn());
+        }
+        if incoming.writes() != writes {
+            self.polling.wrote();
         }
     }
 

@@ -153,9 +153,14 @@ impl Inner {
     /// Switches to the alternate way if the connection has migrated (17.2.8).
     pub(super) fn follow_migration(&mut self) {
         if self.transport.take_migrated() {
-            let alternate = self.alternate.take();
-            self.set_way(alternate);
+            self.migrate();
         }
+    }
+
+    #[cold]
+    fn migrate(&mut self) {
+        let alternate = self.alternate.take();
+        self.set_way(alternate);
     }
 
     /// Takes what the calls since the last one want done.

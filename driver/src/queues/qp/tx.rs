@@ -2,6 +2,8 @@
 
 use super::effects::Effects;
 use super::flow_control::SameHostPeer;
+use super::host::QpHost;
+use super::pacer::Pacer;
 use super::pair::{Inner, Qp};
 use super::queued_handles::QueuedHandles;
 use super::stalled::Stalled;
@@ -157,7 +159,7 @@ impl Qp {
         }
         inner.delayed_ack.release();
         inner.effects.coalesced += inner.coalescing.release();
-        if !self.send_stalled(inner) {
+        if inner.stalled.is_some() && !self.send_stalled(inner) {
             self.settle(inner, regions);
             return;
         }
@@ -209,12 +211,8 @@ impl Qp {
             more = match pacer {
                 None => transport.poll_transmit(now, &mut host, &mut **batch),
                 Some(pacer) => {
-                    let mut sink = pacer.limit(now, batch);
-                    let more = transport.poll_transmit(now, &mut host, &mut sink);
-                    let taken = sink.taken();
-                    pacer.spend(now, taken);
                     // The rate limiter's timer resumes transmission.
-                    *paced_until = if more { pacer.next() } else { Time::NEVER };
+                    *paced_until = poll_paced(transport, pacer, now, &mut host, batch);
                     false
                 }
             };
@@ -249,6 +247,7 @@ impl Qp {
     }
 
     /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.
+    #[cold]
     fn send_stalled(&self, inner: &mut Inner) -> bool {
         let Some(mut stalled) = inner.stalled.take() else {
             return true;
@@ -266,6 +265,23 @@ impl Qp {
         self.batches.put(stalled.batch);
         true
     }
+}
+
+/// Stages what a rate limiter permits. Returns when it permits more; [`Time::NEVER`] if there is no
+/// more to send.
+#[inline(never)]
+fn poll_paced(
+    transport: &mut Transport,
+    pacer: &mut Pacer,
+    now: Time,
+    host: &mut QpHost<'_>,
+    batch: &mut SendBatch,
+) -> Time {
+    let mut sink = pacer.limit(now, batch);
+    let more = transport.poll_transmit(now, host, &mut sink);
+    let taken = sink.taken();
+    pacer.spend(now, taken);
+    if more { pacer.next() } else { Time::NEVER }
 }
 
 /// Has the queue pair resumed when the socket of `path` has room.
