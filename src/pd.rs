@@ -26,7 +26,7 @@ impl ProtectionDomain {
     pub(crate) fn new(context: &Context) -> ProtectionDomain {
         ProtectionDomain {
             context: context.clone(),
-            driver: driver::Pd::new(),
+            driver: context.driver().create_pd(),
         }
     }
 

@@ -108,7 +108,7 @@ fn row(device: &Device) -> Vec<String> {
 }
 
 /// Formats a GUID as `ibv_devinfo` does: four groups of four digits.
-fn guid(bytes: [u8; 8]) -> String {
+pub fn guid(bytes: [u8; 8]) -> String {
     let groups = bytes
         .chunks(2)
         .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));

@@ -1,7 +1,8 @@
 //! Library directories for programs that run over urxe.
 //!
 //! A per-user directory contains `libibverbs.so.1` and `librdmacm.so.1` as links to `liburxe.so`,
-//! and comes first in `LD_LIBRARY_PATH`. Further directories stand in for missing libraries.
+//! and comes first in `LD_LIBRARY_PATH`. Further directories stand in for missing libraries, and one
+//! contains programs and comes first in `PATH`.
 //!
 //! The directories are never removed: a program may load the library late or execute another
 //! program, and `urxe run` no longer exists by then. There is one directory for each `liburxe.so`.
@@ -17,8 +18,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::installed;
 use crate::library::{self, LibraryError};
+use crate::{installed, rdma};
 
 /// The sonames of the libraries that urxe replaces.
 pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
@@ -26,6 +27,12 @@ pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// The sonames of provider libraries that many programs link, for devices that urxe does not have.
 /// Where they are not installed, urxe provides them and reports that no device is theirs.
 pub const STAND_INS: [&str; 2] = ["libmlx5.so.1", "libefa.so.1"];
+
+/// The programs that urxe replaces, links to this command.
+pub const PROGRAMS: [&str; 1] = [rdma::NAME];
+
+/// The search path of programs.
+pub const PROGRAM_PATH: &str = "PATH";
 
 /// The dynamic linker's search path.
 pub const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
@@ -46,6 +53,9 @@ pub enum LaunchError {
     /// The library was not found.
     #[error(transparent)]
     Library(#[from] LibraryError),
+    /// The path of this command is unknown.
+    #[error("cannot determine the path of this command: {0}")]
+    NoExecutable(#[source] io::Error),
     /// No directory could be created.
     #[error(
         "cannot create a private directory for the libraries: {path}: {source}; set TMPDIR to a \
@@ -85,20 +95,56 @@ pub fn search_path() -> Result<OsString, LaunchError> {
     Ok(path)
 }
 
+/// Returns the value of [`PROGRAM_PATH`] for a program that uses urxe; `None` if the variable is not
+/// set.
+///
+/// # Errors
+/// As for [`search_path`].
+pub fn program_path() -> Result<Option<OsString>, LaunchError> {
+    let Some(rest) = env::var_os(PROGRAM_PATH) else {
+        return Ok(None);
+    };
+    let library = library::find(library::LIBRARY)?;
+    let executable = env::current_exe().map_err(LaunchError::NoExecutable)?;
+    let mut path =
+        first_usable(&library, |directory| make_programs(directory, &executable))?.into_os_string();
+    if !rest.is_empty() {
+        path.push(":");
+        path.push(rest);
+    }
+    Ok(Some(path))
+}
+
 /// Returns the directories that link to `library`: one with [`NAMES`], and one for each stand-in.
 fn directories_for(library: &Path, stand_ins: &[&str]) -> Result<Vec<PathBuf>, LaunchError> {
+    first_usable(library, |directory| make_all(directory, library, stand_ins))
+}
+
+/// Calls `make` with the possible directories for `library`, until it succeeds.
+fn first_usable<T>(
+    library: &Path,
+    make: impl Fn(PathBuf) -> io::Result<T>,
+) -> Result<T, LaunchError> {
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
     let name = format!("{:016x}", hasher.finish());
     let mut last = None;
     for base in bases() {
-        match own_directory(&base).and_then(|()| make_all(base.join(&name), library, stand_ins)) {
-            Ok(directories) => return Ok(directories),
+        match own_directory(&base).and_then(|()| make(base.join(&name))) {
+            Ok(made) => return Ok(made),
             Err(source) => last = Some((base, source)),
         }
     }
     let (path, source) = last.expect("there is at least the directory for temporary files");
     Err(LaunchError::NoDirectory { path, source })
+}
+
+fn make_programs(directory: PathBuf, executable: &Path) -> io::Result<PathBuf> {
+    own_directory(&directory)?;
+    let programs = directory.join("programs");
+    own_directory(&programs)?;
+    link(&programs, &PROGRAMS, executable)?;
+    Ok(programs)
 }
 
 fn make_all(directory: PathBuf, library: &Path, stand_ins: &[&str]) -> io::Result<Vec<PathBuf>> {
@@ -158,11 +204,11 @@ fn own_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the links that are missing or wrong.
-fn link(directory: &Path, names: &[&str], library: &Path) -> io::Result<()> {
+/// Creates the links to `file` that are missing or wrong.
+fn link(directory: &Path, names: &[&str], file: &Path) -> io::Result<()> {
     for name in names {
         let path = directory.join(name);
-        if fs::read_link(&path).is_ok_and(|target| target == library) {
+        if fs::read_link(&path).is_ok_and(|target| target == file) {
             continue;
         }
         // Renamed when complete, so that other processes always find the link. An existing draft is
@@ -172,7 +218,7 @@ fn link(directory: &Path, names: &[&str], library: &Path) -> io::Result<()> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        symlink(library, &draft)?;
+        symlink(file, &draft)?;
         fs::rename(&draft, &path)?;
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! The `urxe` command: lists devices, runs programs over urxe, shows their counters, and
-//! demonstrates and fuzzes transfers. Each subcommand has its own module.
+//! demonstrates and fuzzes transfers. Each subcommand has its own module. Under the name `rdma` it is
+//! the command of iproute2.
 
 mod demo;
 mod devices;
@@ -8,10 +9,12 @@ mod fuzz;
 mod installed;
 mod launch;
 mod library;
+mod rdma;
 mod run;
 mod stat;
 mod sysfs;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -47,7 +50,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let arguments = (!rdma::is_called(&words)).then(Arguments::parse);
     if let Err(error) = start_log() {
         eprintln!(
             "urxe: invalid {LOG}: {error}; use a level, such as {LOG}=debug or \
@@ -55,6 +59,9 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
+    let Some(arguments) = arguments else {
+        return rdma::rdma(&words[1..]);
+    };
     match arguments.command {
         Command::Devices => devices::devices(),
         Command::Run(arguments) => run::run(arguments),

@@ -54,8 +54,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
         eprintln!("urxe run: no program given");
         return ExitCode::from(OWN_FAILURE);
     };
-    let search_path = match launch::search_path() {
-        Ok(search_path) => search_path,
+    let paths =
+        launch::search_path().and_then(|libraries| Ok((libraries, launch::program_path()?)));
+    let (search_path, program_path) = match paths {
+        Ok(paths) => paths,
         Err(error) => {
             eprintln!("urxe run: {error}");
             return ExitCode::from(OWN_FAILURE);
@@ -84,6 +86,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let mut command = Command::new(program);
     command.args(rest).env(launch::SEARCH_PATH, search_path);
     command.envs(variables);
+    command.envs(program_path.map(|path| (launch::PROGRAM_PATH, path)));
     let error = command.exec();
 
     let is_path = program.as_bytes().contains(&b'/');

@@ -10,6 +10,7 @@ use crate::per_process::PerProcess;
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use urxe_net::{Counter, SendReport};
 use urxe_proto::ids::Qpn;
@@ -104,6 +105,33 @@ impl AddAssign<&QpTotals> for QpTotals {
     }
 }
 
+/// Objects of a device that are counted while they exist. The device itself knows its contexts,
+/// queue pairs and connection manager identifiers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resource {
+    /// A protection domain.
+    Pd,
+    /// A completion queue.
+    Cq,
+    /// A memory region.
+    Mr,
+    /// A shared receive queue.
+    Srq,
+}
+
+/// The count of one object, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    device: Arc<DeviceCounters>,
+    kind: Resource,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.device.resources[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Completions in error, by their status.
 #[derive(Default, Debug)]
 struct Failures([Counter; WcStatus::GeneralErr as usize + 1]);
@@ -130,9 +158,23 @@ pub(crate) struct DeviceCounters {
     pub(crate) cq_overruns: Counter,
     /// Times that the interface went down.
     pub(crate) link_downed: Counter,
+    /// The objects that exist, by their kind.
+    resources: [AtomicU64; Resource::Srq as usize + 1],
 }
 
 impl DeviceCounters {
+    /// Counts an object until the returned value is dropped.
+    pub(crate) fn count(self: &Arc<Self>, kind: Resource) -> Counted {
+        self.resources[kind as usize].fetch_add(1, Ordering::Relaxed);
+        let device = Arc::clone(self);
+        Counted { device, kind }
+    }
+
+    /// Returns the number of objects of this kind that exist.
+    pub(crate) fn existing(&self, kind: Resource) -> u64 {
+        self.resources[kind as usize].load(Ordering::Relaxed)
+    }
+
     /// Counts a send that ended in error.
     #[cold]
     pub(crate) fn send_failed(&self, status: WcStatus) {

@@ -141,11 +141,32 @@ pub(crate) fn has_address(ip: IpAddr) -> bool {
     !is_link_local && devices().is_ok_and(|devices| devices.iter().any(has))
 }
 
+/// Returns the devices with this name that are in use. An interface that is gone may still have one
+/// beside its successor.
+fn in_use(name: &str) -> Vec<Arc<Device>> {
+    let mut known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
+    known.retain(|device| device.name == name);
+    known
+}
+
 /// Returns the local addresses of the device with this name, if it is in use.
 pub(crate) fn addresses_of(name: &str) -> Vec<LocalAddress> {
-    let known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
-    let devices = known.iter().filter(|device| device.name == name);
-    devices.flat_map(|device| device.sources()).collect()
+    let devices = in_use(name);
+    devices.iter().flat_map(|device| device.sources()).collect()
+}
+
+/// Returns the numbers of contexts and of connection manager identifiers of the device with this
+/// name.
+pub(crate) fn users_of(name: &str) -> (u64, u64) {
+    let (mut contexts, mut ids) = (0, 0);
+    for device in in_use(name) {
+        let listeners = lock(&device.listeners);
+        contexts += listeners.iter().filter(|l| l.strong_count() > 0).count() as u64;
+        drop(listeners);
+        let users = lock(&device.users);
+        ids += users.values().filter(|u| u.strong_count() > 0).count() as u64;
+    }
+    (contexts, ids)
 }
 
 impl Device {

@@ -245,39 +245,60 @@ impl Endpoint {
         let mut deadline_moved = count > 0 && self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
         while let Some(batch) = received.next_batch() {
-            let mut run: Option<Run> = None;
-            let mut offset = 0;
-            for mut datagram in batch.datagrams() {
-                let start = offset;
-                offset += datagram.bytes.len();
-                let owner = self.owner(datagram.bytes);
-                deadline_moved |= owner != Owner::ThisProcess;
-                if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
-                    self.forward(run.slot, &run.cut(&batch, start), &mut received, &mut f);
-                }
-                match owner {
-                    Owner::ThisProcess => received.deliver(&mut datagram, &mut f),
-                    Owner::Other(slot) => {
-                        run.get_or_insert(Run {
-                            slot,
-                            start,
-                            first_index: datagram.index,
-                        });
-                    }
-                    Owner::Probe => {
-                        self.steering
-                            .answer_probe(&self.receiver, datagram.src, datagram.bytes);
-                    }
-                    Owner::Unknown => self.shared.counters().malformed.add(1),
-                }
+            // Small messages arrive alone, and usually at the process that they are for.
+            if let Some(mut datagram) = batch.single()
+                && self.owner(datagram.bytes) == Owner::ThisProcess
+            {
+                received.deliver(&mut datagram, &mut f);
+                continue;
             }
-            if let Some(run) = run {
-                self.forward(run.slot, &run.cut(&batch, offset), &mut received, &mut f);
-            }
+            deadline_moved |= self.split(&batch, &mut received, &mut f);
         }
         drop(received);
         batch.set_moved_deadline(deadline_moved);
         Ok(count)
+    }
+
+    /// Delivers and forwards the datagrams of a batch. Returns whether there were any for other
+    /// processes.
+    #[inline(never)]
+    fn split(
+        &self,
+        batch: &GroBatch<'_>,
+        received: &mut Received<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) -> bool {
+        let mut are_foreign = false;
+        let mut run: Option<Run> = None;
+        let mut offset = 0;
+        for mut datagram in batch.datagrams() {
+            let start = offset;
+            offset += datagram.bytes.len();
+            let owner = self.owner(datagram.bytes);
+            are_foreign |= owner != Owner::ThisProcess;
+            if let Some(run) = run.take_if(|run| owner != Owner::Other(run.slot)) {
+                self.forward(run.slot, &run.cut(batch, start), received, f);
+            }
+            match owner {
+                Owner::ThisProcess => received.deliver(&mut datagram, f),
+                Owner::Other(slot) => {
+                    run.get_or_insert(Run {
+                        slot,
+                        start,
+                        first_index: datagram.index,
+                    });
+                }
+                Owner::Probe => {
+                    self.steering
+                        .answer_probe(&self.receiver, datagram.src, datagram.bytes);
+                }
+                Owner::Unknown => self.shared.counters().malformed.add(1),
+            }
+        }
+        if let Some(run) = run {
+            self.forward(run.slot, &run.cut(batch, offset), received, f);
+        }
+        are_foreign
     }
 
     /// Does the work that is due: steering messages, the backlog of datagrams to forward, and
@@ -312,7 +333,16 @@ impl Endpoint {
     }
 
     /// The time until which `URXE_FAULTS` delays packets; [`Time::NEVER`] when it delays none.
+    #[inline]
     pub fn delayed_until(&self) -> Time {
+        if self.outbound_faults.is_none() && !self.inbound.delays() {
+            return Time::NEVER;
+        }
+        self.delayed_by_faults()
+    }
+
+    #[cold]
+    fn delayed_by_faults(&self) -> Time {
         let outbound = self.outbound_faults.as_ref();
         let outbound = outbound.map_or(Time::NEVER, |faults| faults.next_deadline());
         outbound.min(self.inbound.next_deadline())

@@ -386,6 +386,25 @@ pub(super) struct GroBatch<'a> {
 }
 
 impl<'a> GroBatch<'a> {
+    /// Returns the datagram of a batch that has only one.
+    #[inline]
+    pub(super) fn single(&self) -> Option<Datagram<'a>> {
+        if self.segment != 0 && self.segment < self.bytes.len() || self.bytes.is_empty() {
+            return None;
+        }
+        Some(Datagram {
+            src: self.src,
+            dst: self.dst,
+            tos: self.tos,
+            ttl: self.ttl,
+            index: self.first_index,
+            first_of_batch: self.first_index == 0,
+            forwarded: false,
+            ip_id: None,
+            bytes: self.bytes,
+        })
+    }
+
     /// Returns the datagrams: the bytes cut at every `segment`.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> + use<'a> {
         let batch = *self;
@@ -665,5 +684,19 @@ mod tests {
         assert_eq!(parts[1].bytes[0], 100);
         assert_eq!(batch(&bytes, 0).datagrams().count(), 1);
         assert_eq!(batch(&[], 0).datagrams().count(), 0);
+    }
+
+    #[test]
+    fn single_datagram_is_that_of_the_split_batch() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        for segment in [0, 100, 255, 256, 1000] {
+            let parts: Vec<_> = batch(&bytes, segment).datagrams().collect();
+            let single = batch(&bytes, segment).single();
+            assert_eq!(single.is_some(), parts.len() == 1, "{segment}");
+            if let Some(single) = single {
+                assert_eq!(format!("{single:?}"), format!("{:?}", parts[0]));
+            }
+        }
+        assert!(batch(&[], 0).single().is_none());
     }
 }

@@ -211,19 +211,19 @@ impl SendBatch {
     pub fn flush(&mut self) -> SendReport {
         let mut report = SendReport::default();
         self.staged = None;
-        let Some(path) = self.path.clone() else {
-            return report;
-        };
         if self.groups.is_empty() {
             return report;
         }
-        let path = path.inner();
-        if path.has_faults() {
-            self.flush_through_faults(path, &mut report);
+        let Some(path) = self.path.take() else {
+            return report;
+        };
+        if path.inner().has_faults() {
+            self.flush_through_faults(path.inner(), &mut report);
         } else {
-            self.capture(path);
-            self.flush_groups(path, &mut report);
+            self.capture(path.inner());
+            self.flush_groups(path.inner(), &mut report);
         }
+        self.path = Some(path);
         if !report.blocked {
             self.clear();
         }

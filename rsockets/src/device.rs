@@ -31,10 +31,9 @@ pub(super) fn open(device: &Arc<Device>) -> io::Result<Arc<Opened>> {
     if let Some(opened) = known.get(&key).and_then(Weak::upgrade) {
         return Ok(opened);
     }
-    let opened = Arc::new(Opened {
-        context: Context::open(device)?,
-        pd: Pd::new(),
-    });
+    let context = Context::open(device)?;
+    let pd = context.create_pd();
+    let opened = Arc::new(Opened { context, pd });
     known.insert(key, Arc::downgrade(&opened));
     Ok(opened)
 }

@@ -23,6 +23,7 @@ mod pingpong;
 mod places;
 mod preload;
 mod processes;
+mod rdma;
 mod rsockets;
 mod shared_receives;
 mod stand_ins;

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
             context,
             handle: object::number(),
         };
-        let driver = Pd::new();
+        let driver = device.driver.create_pd();
         let exported = Exported::Pd(Arc::downgrade(&driver));
         let state = ProtectionDomain {
             _listing: Some(device.session.export(handle.handle, exported)),

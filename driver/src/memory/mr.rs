@@ -4,6 +4,7 @@
 mod tests;
 
 use super::access::{self, PinError};
+use crate::counters::{Counted, Resource};
 use crate::memory::regions::{Backing, Region, regions, regions_mut};
 use crate::pd::Pd;
 use std::sync::Arc;
@@ -135,6 +136,7 @@ pub struct Mr {
     key: u32,
     addr: u64,
     len: u64,
+    _counted: Option<Counted>,
 }
 
 impl Mr {
@@ -204,6 +206,7 @@ impl Mr {
             key: regions_mut().insert(region),
             addr,
             len,
+            _counted: pd.count(Resource::Mr),
         }
     }
 

@@ -5,6 +5,7 @@ use super::qp::{CreateError, Qp, QpInit};
 use super::srq::{Srq, SrqAttr, SrqError};
 use super::watcher;
 use super::xrcd::{OpenFlags, Xrcd, XrcdError};
+use crate::counters::{self, Resource};
 use crate::device::Device;
 use crate::event_queue::EventQueue;
 use crate::events::AsyncEvents;
@@ -49,6 +50,11 @@ impl Context {
         &self.events
     }
 
+    /// Creates a protection domain.
+    pub fn create_pd(&self) -> Arc<Pd> {
+        Pd::of(counters::of_device(self.device.name()))
+    }
+
     /// Creates a completion queue of at least `capacity` entries, with `channel` as its completion
     /// channel.
     ///
@@ -71,7 +77,9 @@ impl Context {
     /// # Errors
     /// See [`CqError`].
     pub fn create_cq_ex(&self, init: CqInit) -> Result<Arc<Cq>, CqError> {
-        Cq::new(init, Arc::clone(&self.events))
+        let counted = counters::of_device(self.device.name()).count(Resource::Cq);
+        let monitor = Arc::clone(path::get().cqs());
+        Cq::with(init, Arc::clone(&self.events), monitor, Some(counted))
     }
 
     /// Creates a shared receive queue.

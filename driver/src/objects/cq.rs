@@ -7,12 +7,12 @@ use std::sync::Arc;
 use urxe_proto::work::Completion;
 
 impl Cq {
-    /// Creates a completion queue. Its errors are reported to `events`.
+    /// Creates a completion queue. Its errors are reported to `events`. No device counts it.
     ///
     /// # Errors
     /// [`CqError::Size`] and [`CqError::NoMemory`].
     pub fn new(init: CqInit, events: Arc<AsyncEvents>) -> Result<Arc<Cq>, CqError> {
-        Cq::with(init, events, Arc::clone(path::get().cqs()))
+        Cq::with(init, events, Arc::clone(path::get().cqs()), None)
     }
 
     /// Takes the oldest completions, up to the length of `into`, and returns their number. If there

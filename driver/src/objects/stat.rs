@@ -2,7 +2,7 @@
 //! `urxe run` shows as sysfs.
 
 use crate::path;
-pub use crate::path::{Counts, DeviceReport, Report};
+pub use crate::path::{Counts, DeviceReport, RESOURCES, Report};
 use serde::Serialize;
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -44,10 +44,17 @@ impl Engine {
 
     /// Runs the timers that are due, of queue pairs and of completion queues. True when there were
     /// any.
+    #[inline]
     pub(super) fn run_timers(&self, now: Time) -> bool {
-        if self.next_timer() > now {
-            return false;
+        let is_due = self.next_timer() <= now;
+        if is_due {
+            self.run_due_timers(now);
         }
+        is_due
+    }
+
+    #[inline(never)]
+    fn run_due_timers(&self, now: Time) {
         for cq in self.cqs.take_due(now) {
             cq.delay_ended(now);
         }
@@ -59,18 +66,22 @@ impl Engine {
                 self.apply(qp, effects);
             }
         }
-        true
     }
 
     /// Serves queue pairs with more to send, connections that wait for a quantum, completion queues
     /// that overran, and queue pair 1. The caller must hold no lock.
+    #[inline]
     pub(super) fn run_pending(&self, now: Time) -> bool {
-        let Some(network) = self.network.get() else {
-            return false;
-        };
-        if !self.has_pending() && network.gsi.deadline() > now {
-            return false;
+        match self.network.get() {
+            Some(network) if self.has_pending() || network.gsi.deadline() <= now => {
+                self.run_all_pending(network)
+            }
+            _ => false,
         }
+    }
+
+    #[inline(never)]
+    fn run_all_pending(&self, network: &Network) -> bool {
         let mut worked = self.run_ready();
         worked |= self.grant_quanta();
         for cq in self.cqs.take_overran() {
@@ -99,6 +110,7 @@ impl Engine {
     }
 
     /// Returns whether [`Engine::run_pending`] has work to do.
+    #[inline]
     pub(super) fn has_pending(&self) -> bool {
         self.has_ready.load(Ordering::Acquire)
             || self.cqs.has_overrun()

@@ -29,4 +29,4 @@ pub(crate) use caller::Waiter;
 pub use engine::{Engine, EngineCounters};
 pub use exit::is_exiting;
 pub use open::get;
-pub use report::{Counts, DeviceReport, Report};
+pub use report::{Counts, DeviceReport, RESOURCES, Report};

@@ -3,7 +3,7 @@
 //! A process reports its counters as JSON, so that a command of another version can read them.
 
 use super::engine::Engine;
-use crate::counters::{self, DeviceReadings, QpTotals, Readings};
+use crate::counters::{self, DeviceCounters, DeviceReadings, QpTotals, Readings, Resource};
 use crate::device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,10 +38,15 @@ pub struct DeviceReport {
     pub diagnostic: Counts,
     /// Counters by urxe's own names.
     pub transport: Counts,
+    /// The numbers of objects that exist, by the names of [`RESOURCES`].
+    pub resources: Counts,
 }
 
+/// The names of the kinds of objects that are counted, those of the kernel in its order.
+pub const RESOURCES: [&str; 7] = ["pd", "cq", "qp", "cm_id", "mr", "ctx", "srq"];
+
 impl DeviceReport {
-    /// Returns the groups, each with its name.
+    /// Returns the groups of counters, each with its name.
     pub fn groups(&self) -> [(&'static str, &Counts); 4] {
         [
             ("port", &self.port),
@@ -58,6 +63,7 @@ impl DeviceReport {
             (&mut self.hw, &other.hw),
             (&mut self.diagnostic, &other.diagnostic),
             (&mut self.transport, &other.transport),
+            (&mut self.resources, &other.resources),
         ];
         for (mine, others) in groups {
             for (name, count) in others {
@@ -69,9 +75,7 @@ impl DeviceReport {
 
     /// Returns the report of a device for which nothing was counted: all counters are 0.
     pub fn zero() -> DeviceReport {
-        counters::DeviceCounters::default()
-            .read(Default::default, 0)
-            .into()
+        DeviceCounters::default().read(Default::default, 0).into()
     }
 }
 
@@ -82,6 +86,7 @@ impl From<DeviceReadings> for DeviceReport {
             hw: counts(readings.hw),
             diagnostic: counts(readings.diagnostic),
             transport: counts(readings.transport),
+            resources: counts(RESOURCES.map(|name| (name, 0)).into()),
         }
     }
 }
@@ -102,7 +107,11 @@ impl Engine {
                 .map(|(name, counters)| {
                     let bad = self.bad_datagrams(&name);
                     let readings = counters.read(|| self.live_totals(&name), bad);
-                    (name, readings.into())
+                    let report = DeviceReport {
+                        resources: counts(self.resources(&name, &counters)),
+                        ..readings.into()
+                    };
+                    (name, report)
                 })
                 .collect(),
             process: counts(self.read_process()),
@@ -137,6 +146,29 @@ impl Engine {
             }
         }
         totals
+    }
+
+    /// Returns the numbers of objects of a device that exist now.
+    fn resources(&self, device: &str, counters: &DeviceCounters) -> Readings {
+        let (contexts, ids) = device::users_of(device);
+        let number = |name| match name {
+            "pd" => counters.existing(Resource::Pd),
+            "cq" => counters.existing(Resource::Cq),
+            "qp" => self
+                .qps
+                .read()
+                .iter()
+                .filter(|qp| qp.device().name() == device)
+                .count() as u64,
+            "cm_id" => ids,
+            "mr" => counters.existing(Resource::Mr),
+            "ctx" => contexts,
+            _ => counters.existing(Resource::Srq),
+        };
+        RESOURCES
+            .iter()
+            .map(|name| (*name, number(*name)))
+            .collect()
     }
 
     /// Returns the number of datagrams for a device that were dropped: malformed, or with a wrong

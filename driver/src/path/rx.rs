@@ -10,14 +10,14 @@ use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
 use crate::scheduling::limits::ANSWER_INTERVAL;
 use crate::sync::lock;
-use std::cell::LazyCell;
+use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use urxe_net::{Datagram, RecvBatch};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 use urxe_proto::ud::NetworkHeader;
-use urxe_proto::wire::Packet;
+use urxe_proto::wire::{Packet, ParseError};
 
 /// The kind of thread that receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,23 +116,24 @@ impl Engine {
     ) -> bool {
         let Receiver { batch, touched } = receiver;
         // Most polls receive nothing, and need no locks.
-        let tables = LazyCell::new(|| (urxe_net::now(), self.qps.read(), regions()));
+        let tables = OnceCell::new();
+        let open = || (urxe_net::now(), self.qps.read(), regions());
         let mut unanswered = 0;
         let mut current = None;
         let worked = receive(batch, &mut |datagram| {
-            let (now, qps, held) = &*tables;
+            let (now, qps, held) = tables.get_or_init(open);
             self.handle(qps, held.table(), *now, datagram, &mut current, touched);
             unanswered += datagram.bytes.len();
             if unanswered >= ANSWER_INTERVAL {
                 unanswered = 0;
                 current = None;
-                self.answer(touched, caller, qps, held.table());
+                self.answer(*now, touched, caller, qps, held.table());
             }
         });
         drop(current);
         if !touched.is_empty() {
-            let (_, qps, held) = &*tables;
-            self.answer(touched, caller, qps, held.table());
+            let (now, qps, held) = tables.get_or_init(open);
+            self.answer(*now, touched, caller, qps, held.table());
         }
         worked
     }
@@ -148,31 +149,48 @@ impl Engine {
         current: &mut Option<Incoming<'a>>,
         touched: &mut Vec<Qpn>,
     ) {
-        // By reference, since a packet is large.
-        let packet = &Packet::parse(datagram.packet());
-        let packet = match packet {
-            Ok(packet) => packet,
-            Err(error) => {
-                tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
-                self.counters.malformed.add(1);
+        let mut packet = Packet::default();
+        if let Err(error) = packet.read(datagram.packet()) {
+            return self.dropped_malformed(datagram, &error);
+        }
+        match qps.get(packet.header.bth.dest_qp) {
+            Some(qp) => {
+                let network = network_header(datagram);
+                self.hand_over(
+                    qp,
+                    regions,
+                    now,
+                    (datagram, &network, &packet),
+                    current,
+                    touched,
+                );
+            }
+            None => self.handle_special(qps, regions, now, (datagram, &packet), current, touched),
+        }
+    }
+
+    /// Hands over a packet for queue pair 1 or for a multicast group. Other packets are dropped:
+    /// their queue pair does not exist.
+    #[cold]
+    fn handle_special<'a>(
+        &self,
+        qps: &'a QpMap,
+        regions: &RegionTable,
+        now: Time,
+        (datagram, packet): (&Datagram<'_>, &Packet<'_>),
+        current: &mut Option<Incoming<'a>>,
+        touched: &mut Vec<Qpn>,
+    ) {
+        let receivers = match packet.header.bth.dest_qp {
+            Qpn::GSI => {
+                *current = None;
                 if let Some(network) = self.network.get() {
-                    network.shared.counters().count_invalid(datagram.dst);
+                    network.gsi.enqueue(datagram, packet);
                 }
                 return;
             }
-        };
-        let dest_qp = packet.header.bth.dest_qp;
-        if dest_qp == Qpn::GSI {
-            *current = None;
-            if let Some(network) = self.network.get() {
-                network.gsi.enqueue(datagram, packet);
-            }
-            return;
-        }
-        let receivers = match qps.get(dest_qp) {
-            Some(qp) => std::slice::from_ref(qp),
-            None if dest_qp == Qpn::MULTICAST => qps.members(datagram.dst),
-            None => &[],
+            Qpn::MULTICAST => qps.members(datagram.dst),
+            _ => &[],
         };
         if receivers.is_empty() {
             self.counters.unknown_qp.add(1);
@@ -180,31 +198,61 @@ impl Engine {
         }
         let network = network_header(datagram);
         for qp in receivers {
-            if dest_qp == Qpn::MULTICAST && qp.blocks(&network, packet) {
-                continue;
-            }
-            tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
-                psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-            let incoming = lock_only(current, qp);
-            let writes = incoming.writes();
-            if incoming.handle(now, &network, datagram.src.port(), packet, regions) {
-                touched.push(qp.qpn());
-            }
-            if incoming.writes() != writes {
-                self.polling.wrote();
+            if !qp.blocks(&network, packet) {
+                let packet = (datagram, &network, packet);
+                self.hand_over(qp, regions, now, packet, current, touched);
             }
         }
     }
 
-    /// Lets each queue pair that received packets send once.
-    fn answer(&self, touched: &mut Vec<Qpn>, caller: Caller, qps: &QpMap, regions: &RegionTable) {
+    /// Hands a packet to a queue pair.
+    #[inline(always)]
+    fn hand_over<'a>(
+        &self,
+        qp: &'a Arc<Qp>,
+        regions: &RegionTable,
+        now: Time,
+        (datagram, network, packet): (&Datagram<'_>, &NetworkHeader, &Packet<'_>),
+        current: &mut Option<Incoming<'a>>,
+        touched: &mut Vec<Qpn>,
+    ) {
+        tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
+            psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
+        let incoming = lock_only(current, qp);
+        let writes = incoming.writes();
+        if incoming.handle(now, network, datagram.src.port(), packet, regions) {
+            touched.push(qp.qpn());
+        }
+        if incoming.writes() != writes {
+            self.polling.wrote();
+        }
+    }
+
+    #[cold]
+    fn dropped_malformed(&self, datagram: &Datagram<'_>, error: &ParseError) {
+        tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
+        self.counters.malformed.add(1);
+        if let Some(network) = self.network.get() {
+            network.shared.counters().count_invalid(datagram.dst);
+        }
+    }
+
+    /// Lets each queue pair that received packets at `now` send once.
+    fn answer(
+        &self,
+        now: Time,
+        touched: &mut Vec<Qpn>,
+        caller: Caller,
+        qps: &QpMap,
+        regions: &RegionTable,
+    ) {
         for qpn in touched.drain(..) {
             // The table has been locked since the queue pair received.
             let Some(qp) = qps.get(qpn) else { continue };
             let may_delay =
                 caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
             let empty_polls = may_delay.then(|| self.polling.empty_polls());
-            let effects = qp.answer(empty_polls, regions);
+            let effects = qp.answer(now, empty_polls, regions);
             let delays_ack = effects.delayed_ack;
             self.apply(qp, effects);
             if delays_ack {

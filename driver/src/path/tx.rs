@@ -10,7 +10,15 @@ use urxe_proto::time::Time;
 impl Engine {
     /// Applies the effects of a call on a queue pair, except for a delayed ACK, see
     /// [`Engine::delay_ack`].
+    #[inline]
     pub(crate) fn apply(&self, qp: &Arc<Qp>, effects: Effects) {
+        if !effects.is_empty() {
+            self.apply_all(qp, effects);
+        }
+    }
+
+    #[inline(never)]
+    fn apply_all(&self, qp: &Arc<Qp>, effects: Effects) {
         let Effects {
             deadline,
             delayed_until,
@@ -79,36 +87,46 @@ impl Engine {
 
     /// Sends the deferred sends only: the program has called again, and may still answer messages.
     /// The caller must hold no lock.
+    #[inline]
     pub(super) fn send_deferred(&self) {
-        let Some(Network { deferred, .. }) = self.network.get() else {
-            return;
-        };
-        if deferred.has_sends() {
-            thread::without_cancellation(|| {
-                deferred.take_all(|qp| {
-                    if let Some(effects) = qp.send_deferred(false, regions().table()) {
-                        self.apply(&qp, effects);
-                    }
-                });
-            });
+        if let Some(network) = self.network.get()
+            && network.deferred.has_sends()
+        {
+            self.send_listed(network);
         }
         self.wake_if_grantable();
     }
 
+    #[cold]
+    fn send_listed(&self, network: &Network) {
+        thread::without_cancellation(|| {
+            network.deferred.take_all(|qp| {
+                if let Some(effects) = qp.send_deferred(false, regions().table()) {
+                    self.apply(&qp, effects);
+                }
+            });
+        });
+    }
+
     /// Sends the delayed ACKs: the program has answered what it will answer. The caller must hold
     /// no lock.
+    #[inline]
     pub(super) fn send_delayed_acks(&self) {
-        let Some(Network { deferred, .. }) = self.network.get() else {
-            return;
-        };
-        if deferred.has_acks() {
-            thread::without_cancellation(|| {
-                deferred.take_acks(|qp| {
-                    let effects = qp.send_delayed_ack(regions().table());
-                    self.apply(&qp, effects);
-                });
-            });
+        if let Some(network) = self.network.get()
+            && network.deferred.has_acks()
+        {
+            self.send_listed_acks(network);
         }
+    }
+
+    #[cold]
+    fn send_listed_acks(&self, network: &Network) {
+        thread::without_cancellation(|| {
+            network.deferred.take_acks(|qp| {
+                let effects = qp.send_delayed_ack(regions().table());
+                self.apply(&qp, effects);
+            });
+        });
     }
 
     /// Sends the deferred sends after the flush timer has expired.
@@ -125,6 +143,7 @@ impl Engine {
 
     /// Wakes the progress thread if a connection waits for a quantum although there is room. For
     /// threads that are not about to drive the network.
+    #[inline]
     pub(crate) fn wake_if_grantable(&self) {
         if self.limiters.can_grant() {
             self.waker.wake();

@@ -5,6 +5,7 @@ mod monitor;
 
 pub(crate) use monitor::CqMonitor;
 
+use crate::counters::Counted;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::scheduling::moderation::Moderation;
@@ -67,6 +68,7 @@ pub struct Cq {
     monitor: Arc<CqMonitor<Cq>>,
     /// The queue pairs that use this queue; they fail when it overruns.
     users: Mutex<HashSet<Qpn>>,
+    _counted: Option<Counted>,
     /// Events of the channel that the application has not acknowledged.
     pub channel_acks: AckCount,
     /// Its identity in asynchronous events.
@@ -102,7 +104,8 @@ impl CqError {
 pub(crate) struct Overrun;
 
 impl Cq {
-    /// Creates a completion queue. Its errors are reported to `events`.
+    /// Creates a completion queue. Its errors are reported to `events`. `counted` includes it in the
+    /// counts of a device.
     ///
     /// # Errors
     /// [`CqError::Size`] and [`CqError::NoMemory`].
@@ -110,6 +113,7 @@ impl Cq {
         init: CqInit,
         events: Arc<AsyncEvents>,
         monitor: Arc<CqMonitor<Cq>>,
+        counted: Option<Counted>,
     ) -> Result<Arc<Cq>, CqError> {
         check_size(init.capacity)?;
         let entries = Entries::new(init.capacity as usize).map_err(|_| CqError::NoMemory)?;
@@ -121,6 +125,7 @@ impl Cq {
             events,
             monitor,
             users: Mutex::default(),
+            _counted: counted,
             channel_acks: AckCount::default(),
             origin: Origin::new(),
         }))

@@ -6,6 +6,7 @@
 use super::cq::Cq;
 use super::limits::MAX_SGE;
 use super::xrcd::{AddError, Domain};
+use crate::counters::{Counted, Resource};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::pd::Pd;
 use crate::sync::lock;
@@ -138,6 +139,7 @@ pub struct Srq {
     events: Arc<AsyncEvents>,
     shared: Mutex<Shared>,
     member: Option<Member>,
+    _counted: Option<Counted>,
     /// Its identity in asynchronous events.
     pub origin: Arc<Origin>,
 }
@@ -197,6 +199,7 @@ impl Srq {
             events: Arc::clone(events),
             shared: Mutex::new(shared),
             member,
+            _counted: pd.count(Resource::Srq),
             origin: Origin::new(),
         }))
     }

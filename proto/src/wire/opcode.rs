@@ -331,21 +331,15 @@ opcodes! {
     0xc1 FlowProbeEcho "urxe flow-control probe echo" Manufacturer FlowProbeEcho Only [] None;
 }
 
-/// The table in memory; [`ROW_OF`] indexes it.
-static TABLE: &[OpcodeInfo] = ROWS;
-
-/// The value in [`ROW_OF`] of a byte that is not an opcode.
-const NO_ROW: u8 = u8::MAX;
-
-/// The row index of each opcode byte.
-static ROW_OF: [u8; 256] = {
-    let mut row_of = [NO_ROW; 256];
+/// The row of each opcode byte. A byte that is not an opcode has the first row, which is not read.
+static INFO: [OpcodeInfo; 256] = {
+    let mut info = [ROWS[0]; 256];
     let mut i = 0;
     while i < ROWS.len() {
-        row_of[ROWS[i].opcode as usize] = i as u8;
+        info[ROWS[i].opcode as usize] = ROWS[i];
         i += 1;
     }
-    row_of
+    info
 };
 
 /// The opcode of each byte.
@@ -413,7 +407,7 @@ impl Opcode {
     /// Returns the row of the opcode.
     #[inline]
     pub fn info(self) -> &'static OpcodeInfo {
-        &TABLE[usize::from(ROW_OF[self as usize])]
+        &INFO[usize::from(self as u8)]
     }
 
     /// Returns the opcode for building a packet; `None` when the transport has no such packet.
@@ -432,7 +426,7 @@ impl Opcode {
 
     /// Iterates over all opcodes, in ascending order.
     pub fn all() -> impl Iterator<Item = Opcode> {
-        TABLE.iter().map(|row| row.opcode)
+        ROWS.iter().map(|row| row.opcode)
     }
 }
 

@@ -109,29 +109,18 @@ impl Header {
     /// The caller must add the extended headers of the opcode.
     #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
-        Header {
-            bth: Bth {
-                opcode,
-                solicited: false,
-                mig_req: true,
-                pad: 0,
-                pkey: PKey::DEFAULT,
-                fecn: false,
-                becn: false,
-                dest_qp,
-                ack_req: false,
-                psn,
-            },
-            deth: None,
-            xrceth: None,
-            feth: None,
-            reth: None,
-            atomic: None,
-            aeth: None,
-            atomic_ack: None,
-            imm: None,
-            ieth: None,
-        }
+        Self::of(Bth {
+            opcode,
+            solicited: false,
+            mig_req: true,
+            pad: 0,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req: false,
+            psn,
+        })
     }
 
     /// Returns an ACK or NAK. `opcode` is [`Opcode::RcAck`] or [`Opcode::XrcAck`].
@@ -257,13 +246,28 @@ impl Header {
         Bth::LEN + self.bth.opcode.info().headers_len
     }
 
-    /// Reads the headers from the start of `bytes`; returns them and the rest.
+    /// Returns a header without extended headers.
     #[inline]
-    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
-        let (bth, mut rest) = Bth::parse(bytes)?;
-        let opcode = bth.opcode;
-        let mut header = Self::new(opcode, bth.dest_qp, bth.psn);
-        header.bth = bth;
+    const fn of(bth: Bth) -> Self {
+        Header {
+            bth,
+            deth: None,
+            xrceth: None,
+            feth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            ieth: None,
+        }
+    }
+
+    /// Reads the extended headers from the start of `rest`; returns what follows them.
+    #[inline]
+    fn parse_extended<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], ParseError> {
+        let header = self;
+        let opcode = header.bth.opcode;
         let has = opcode.info().headers;
         if has.contains(Headers::DETH) {
             header.deth = Some(take(opcode, &mut rest)?);
@@ -298,7 +302,7 @@ impl Header {
         if has.contains(Headers::CNP) {
             take::<Cnp>(opcode, &mut rest)?;
         }
-        Ok((header, rest))
+        Ok(rest)
     }
 
     /// Writes the headers to the start of `out` and returns their length in bytes.
@@ -395,6 +399,17 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
+/// A packet that [`Packet::read`] replaces.
+impl Default for Packet<'_> {
+    #[inline]
+    fn default() -> Self {
+        Packet {
+            header: Header::new(Opcode::RcAck, Qpn::new(0), Psn::new(0)),
+            payload: &[],
+        }
+    }
+}
+
 impl<'a> Packet<'a> {
     /// Parses a packet: all of `bytes`, from the BTH to the end of the pad, without the ICRC.
     ///
@@ -405,8 +420,22 @@ impl<'a> Packet<'a> {
     /// The first [`ParseError`] found. Such a packet must be dropped.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
-        let (header, rest) = Header::parse(bytes)?;
-        let opcode = header.bth.opcode;
+        let mut packet = Packet::default();
+        packet.read(bytes)?;
+        Ok(packet)
+    }
+
+    /// Replaces the packet by that in `bytes`, as [`Packet::parse`] does, without a copy. On an
+    /// error it is unspecified.
+    ///
+    /// # Errors
+    /// See [`Packet::parse`].
+    #[inline]
+    pub fn read(&mut self, bytes: &'a [u8]) -> Result<(), ParseError> {
+        let (bth, rest) = Bth::parse(bytes)?;
+        self.header = Header::of(bth);
+        let rest = self.header.parse_extended(rest)?;
+        let opcode = bth.opcode;
         if !bytes.len().is_multiple_of(ALIGNMENT) {
             return Err(ParseError::Unaligned(bytes.len()));
         }
@@ -416,7 +445,7 @@ impl<'a> Packet<'a> {
                 len: rest.len(),
             });
         }
-        let pad = header.bth.pad;
+        let pad = bth.pad;
         let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
             return Err(ParseError::Pad {
                 opcode,
@@ -424,10 +453,8 @@ impl<'a> Packet<'a> {
                 have: rest.len(),
             });
         };
-        Ok(Packet {
-            header,
-            payload: &rest[..len],
-        })
+        self.payload = &rest[..len];
+        Ok(())
     }
 
     /// The length on the wire from the BTH to the end of the pad, in bytes.

@@ -33,6 +33,9 @@ Differences from rxe that are no cells of the matrix:
 
 - A receive completion of a reliable or unreliable connection has no `IBV_WC_GRH`: no header precedes
   the data. NICs do the same. rxe sets the flag on every receive completion.
+- Under `urxe run` the command `rdma` shows urxe's devices before the kernel's. `ifindex` is the index
+  of the network interface, as `ibv_get_device_index` returns it, so it may be that of a kernel device
+  too. A netlink socket of the program's own (`NETLINK_RDMA`) shows the kernel's devices only.
 - A transition to RTR and an address handle need a route of the kernel to the peer, as in the kernel
   (ENETUNREACH, EHOSTUNREACH). The kernel also looks the neighbour up, and returns ETIMEDOUT after about
   a second if it does not answer. urxe does not: `timeout` and `retry_cnt` detect an absent neighbour.

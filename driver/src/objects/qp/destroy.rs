@@ -37,7 +37,7 @@ impl Qp {
         // Another thread may have taken the queue pair off the list of deferred sends, and would
         // send after the removal.
         if !inner.coalescing.is_empty() {
-            self.transmit(&mut inner, held.table());
+            self.transmit(&mut inner, urxe_net::now(), held.table());
         }
         let unsent = self.flush_final_acks(&mut inner, held.table());
         // Without a route the queue pair executes no work request and binds no memory window.

@@ -140,7 +140,7 @@ impl Qp {
         if mask.contains(AttrMask::RATE_LIMIT) {
             inner.pacer = Pacer::new(attr.rate_limit, burst);
         }
-        self.transmit(inner, regions);
+        self.transmit(inner, now(), regions);
         Ok(())
     }
 

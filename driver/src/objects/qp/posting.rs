@@ -91,7 +91,8 @@ impl Posting<'_> {
     fn has_room(&mut self, count: usize) -> bool {
         let fits = |inner: &Inner| count <= inner.transport.send_queue_room() as usize;
         if !fits(&self.inner) && !self.inner.coalescing.is_empty() {
-            self.qp.transmit(&mut self.inner, self.held.table());
+            self.qp
+                .transmit(&mut self.inner, self.now, self.held.table());
         }
         fits(&self.inner)
     }
@@ -230,7 +231,8 @@ impl Drop for Posting<'_> {
         }
         let is_deferred = self.defer();
         if !is_deferred {
-            self.qp.transmit(&mut self.inner, self.held.table());
+            self.qp
+                .transmit(&mut self.inner, self.now, self.held.table());
             self.inner.coalescing.posted(now());
         }
         let effects = self.inner.take_effects();

@@ -38,3 +38,16 @@ impl Default for Effects {
         }
     }
 }
+
+impl Effects {
+    /// Returns whether [`crate::path::Engine::apply`] has nothing to do.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deadline == Time::NEVER
+            && self.delayed_until == Time::NEVER
+            && !self.ready
+            && self.blocked_on.is_none()
+            && self.coalesced == 0
+            && self.acks_delayed == 0
+    }
+}

@@ -44,6 +44,7 @@ impl Qp {
         })
     }
 
+    #[cold]
     pub(super) fn transmit_frames(
         &self,
         inner: &mut Inner,

@@ -153,9 +153,14 @@ impl Inner {
     /// Switches to the alternate path if the connection has migrated (17.2.8).
     pub(super) fn follow_migration(&mut self) {
         if self.transport.take_migrated() {
-            let alternate = self.alternate.take();
-            self.set_peer_path(alternate);
+            self.migrate();
         }
+    }
+
+    #[cold]
+    fn migrate(&mut self) {
+        let alternate = self.alternate.take();
+        self.set_peer_path(alternate);
     }
 
     /// Returns the effects since the last call of this function, and clears them.
@@ -308,7 +313,7 @@ impl Qp {
             inner.paced_until = Time::NEVER;
         }
         if is_expired || stall_timed_out || is_paced {
-            self.transmit(inner, regions);
+            self.transmit(inner, now, regions);
         } else {
             self.settle(inner, regions);
         }
@@ -348,8 +353,17 @@ impl Qp {
             inner.effects.deadline = deadline;
         }
         let state = inner.transport.state();
-        let before = self.state.swap(state as u32, Ordering::AcqRel);
-        if state.flushes_receives() && before != state as u32 {
+        // Written only here, with the queue pair locked.
+        if self.state.load(Ordering::Relaxed) == state as u32 {
+            return;
+        }
+        self.publish(state, inner, regions);
+    }
+
+    #[cold]
+    fn publish(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
+        self.state.store(state as u32, Ordering::Release);
+        if state.flushes_receives() {
             // Flush receives that were posted before the new state was published.
             inner.transport.receive_posted(&mut self.host(regions));
         }

@@ -2,6 +2,8 @@
 
 use super::effects::Effects;
 use super::flow_control::SameHostPeer;
+use super::host::QpHost;
+use super::pacer::Pacer;
 use super::pair::{Inner, Qp};
 use super::queued_handles::QueuedHandles;
 use super::stalled::Stalled;
@@ -51,19 +53,20 @@ impl Qp {
     /// may be delayed, to be sent with the next post.
     pub(crate) fn answer(
         self: &Arc<Self>,
+        now: Time,
         empty_polls: Option<u64>,
         regions: &RegionTable,
     ) -> Effects {
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.touched = false;
-        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now(), polls);
+        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
         if empty_polls.is_some_and(delays) {
             self.settle(inner, regions);
             inner.effects.acks_delayed += 1;
             inner.effects.delayed_ack = !inner.delayed_ack.list();
         } else {
-            self.transmit(inner, regions);
+            self.transmit(inner, now, regions);
         }
         inner.take_effects()
     }
@@ -72,7 +75,7 @@ impl Qp {
     pub(crate) fn send_delayed_ack(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         if inner.delayed_ack.unlist() {
-            self.transmit(&mut inner, regions);
+            self.transmit(&mut inner, now(), regions);
         }
         inner.take_effects()
     }
@@ -92,7 +95,7 @@ impl Qp {
             true => inner.coalescing.flush_timed_out(now()),
             false => inner.coalescing.flushed_in_time(),
         }
-        self.transmit(&mut inner, regions);
+        self.transmit(&mut inner, now(), regions);
         Some(inner.take_effects())
     }
 
@@ -100,7 +103,7 @@ impl Qp {
     pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.queued = false;
-        self.transmit(&mut inner, regions);
+        self.transmit(&mut inner, now(), regions);
         inner.take_effects()
     }
 
@@ -111,7 +114,7 @@ impl Qp {
         if let Some(share) = &mut inner.share {
             share.granted(&mut inner.transport);
         }
-        self.transmit(inner, regions);
+        self.transmit(inner, now(), regions);
         inner.take_effects()
     }
 
@@ -119,7 +122,7 @@ impl Qp {
     pub(crate) fn on_writable(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.awaits_writable = false;
-        self.transmit(&mut inner, regions);
+        self.transmit(&mut inner, now(), regions);
         inner.take_effects()
     }
 
@@ -142,16 +145,21 @@ impl Qp {
         (sent, inner.take_effects())
     }
 
-    /// Sends what may be sent now, up to one budget. If more remains, the queue pair is ready for
+    /// Sends what may be sent at `now`, up to one budget. If more remains, the queue pair is ready for
     /// another one.
-    pub(crate) fn transmit(self: &Arc<Self>, inner: &mut Inner, regions: &RegionTable) {
+    pub(crate) fn transmit(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        mut now: Time,
+        regions: &RegionTable,
+    ) {
         if let Some(frames) = &self.frames {
             self.transmit_frames(inner, frames, regions);
             return;
         }
         inner.delayed_ack.release();
         inner.effects.coalesced += inner.coalescing.release();
-        if !self.send_stalled(inner) {
+        if inner.stalled.is_some() && !self.send_stalled(inner) {
             self.settle(inner, regions);
             return;
         }
@@ -199,16 +207,12 @@ impl Qp {
             }
             let batch = batch.get_or_insert_with(|| self.batches.take());
             batch.begin(path);
-            let (now, mut host) = (now(), self.host(regions));
+            let mut host = self.host(regions);
             more = match pacer {
                 None => transport.poll_transmit(now, &mut host, &mut **batch),
                 Some(pacer) => {
-                    let mut sink = pacer.limit(now, batch);
-                    let more = transport.poll_transmit(now, &mut host, &mut sink);
-                    let taken = sink.taken();
-                    pacer.spend(now, taken);
                     // The rate limiter's timer resumes transmission.
-                    *paced_until = if more { pacer.next() } else { Time::NEVER };
+                    *paced_until = poll_paced(transport, pacer, now, &mut host, batch);
                     false
                 }
             };
@@ -230,6 +234,9 @@ impl Qp {
             {
                 more |= share.request(self, transport);
             }
+            if more {
+                now = urxe_net::now();
+            }
         }
         if let Some(batch) = batch {
             self.batches.put(batch);
@@ -240,6 +247,7 @@ impl Qp {
     }
 
     /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.
+    #[cold]
     fn send_stalled(&self, inner: &mut Inner) -> bool {
         let Some(mut stalled) = inner.stalled.take() else {
             return true;
@@ -257,6 +265,23 @@ impl Qp {
         self.batches.put(stalled.batch);
         true
     }
+}
+
+/// Stages what a rate limiter permits. Returns when it permits more; [`Time::NEVER`] if there is no
+/// more to send.
+#[inline(never)]
+fn poll_paced(
+    transport: &mut Transport,
+    pacer: &mut Pacer,
+    now: Time,
+    host: &mut QpHost<'_>,
+    batch: &mut SendBatch,
+) -> Time {
+    let mut sink = pacer.limit(now, batch);
+    let more = transport.poll_transmit(now, host, &mut sink);
+    let taken = sink.taken();
+    pacer.spend(now, taken);
+    if more { pacer.next() } else { Time::NEVER }
 }
 
 /// Has the queue pair resumed when the socket of `path` has room.
