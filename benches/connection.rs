@@ -11,7 +11,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, QpAttr, QpType, transitions_to_rts};
 use urxe_proto::queue::SendQueueSize;
-use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::congestion::{Algorithm, WindowLimits};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
@@ -160,7 +160,7 @@ impl End {
                 max_inline: 0,
             },
             signal_all: false,
-            window_bytes: 1 << 20,
+            window: WindowLimits::fixed(1 << 20),
             out_of_order_bytes: 512 * 1024,
             congestion: Algorithm::default(),
         })

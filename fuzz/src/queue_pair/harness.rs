@@ -11,7 +11,7 @@ use urxe_proto::ids::{Gid, LKey, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState, TransitionError, transitions_to_rts};
 use urxe_proto::queue::{PostError, SendQueueSize};
-use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::congestion::{Algorithm, WindowLimits};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
@@ -80,7 +80,7 @@ impl Harness {
                     qpn,
                     send,
                     signal_all,
-                    window_bytes: 64 * 1024,
+                    window: WindowLimits::fixed(64 * 1024),
                     out_of_order_bytes: 8 * 1024,
                     congestion: Algorithm::default(),
                 })

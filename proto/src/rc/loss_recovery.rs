@@ -16,6 +16,7 @@
 use crate::psn::Psn;
 use crate::time::Time;
 use crate::wire::RnrTimer;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The unit of the local ACK timeout (9.7.6.1.3): 4.096 us.
@@ -74,8 +75,18 @@ pub(super) enum Expired {
 struct RoundTrip {
     smoothed: Option<Duration>,
     variation: Duration,
-    /// The packet whose round trip is being measured, and when it was sent.
-    sample: Option<(Psn, Time)>,
+    /// The packets whose round trip is being measured, in order, and when they were sent.
+    timed: VecDeque<(Psn, Time)>,
+    /// A sample from this PSN on updates the estimate: the packet was sent after the last update.
+    next_update: Option<Psn>,
+}
+
+/// A round-trip sample.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RoundTripSample {
+    pub(super) took: Duration,
+    /// Whether it is the first of a round trip, and has updated the estimate.
+    pub(super) begins_round: bool,
 }
 
 impl RoundTrip {
@@ -109,6 +120,8 @@ pub(super) struct LossRecovery {
     probe_at: Time,
     timeout_at: Time,
     rnr_until: Option<Time>,
+    /// When the last packet was sent.
+    sent_at: Time,
     /// The gap that last caused a retransmission, and when.
     gap: Option<(Psn, Time)>,
 }
@@ -128,6 +141,7 @@ impl LossRecovery {
             probe_at: Time::NEVER,
             timeout_at: Time::NEVER,
             rnr_until: None,
+            sent_at: Time(0),
             gap: None,
         };
         recovery.configure(timeout, retry_cnt, rnr_retry);
@@ -148,9 +162,16 @@ impl LossRecovery {
 
     /// Starts the timers, unless they run, when a packet is sent.
     pub(super) fn sent(&mut self, now: Time) {
+        self.sent_at = now;
         if self.probe_at == Time::NEVER {
             self.restart(now);
         }
+    }
+
+    /// Whether nothing was sent for longer than the timeout without back-off.
+    pub(super) fn was_idle(&self, now: Time) -> bool {
+        self.estimate()
+            .is_some_and(|timeout| now.since(self.sent_at) > timeout)
     }
 
     /// Handles progress of the acknowledgements; `outstanding` is whether packets remain in
@@ -172,25 +193,44 @@ impl LossRecovery {
         self.timeout_at = Time::NEVER;
     }
 
-    /// Starts to measure the round trip of a packet that the peer answers, unless another is being
-    /// measured.
-    pub(super) fn measure(&mut self, psn: Psn, now: Time) {
-        self.round_trip.sample.get_or_insert((psn, now));
+    /// Starts to measure the round trip of a packet that the peer answers, unless that of one of
+    /// the `spacing` packets before it is being measured.
+    pub(super) fn measure(&mut self, psn: Psn, spacing: u32, now: Time) {
+        let last = self.round_trip.timed.back();
+        if last.is_none_or(|(last, _)| psn.diff(*last) >= spacing as i32) {
+            self.round_trip.timed.push_back((psn, now));
+        }
     }
 
     /// Stops the measurement: an answer could be to either transmission (Karn's algorithm).
     pub(super) fn stop_measuring(&mut self) {
-        self.round_trip.sample = None;
+        self.round_trip.timed.clear();
     }
 
-    /// Ends the measurement if its packet is before `una`. Returns the round-trip time.
-    pub(super) fn measured(&mut self, una: Psn, now: Time) -> Option<Duration> {
-        let is_answered = |sample: &mut (Psn, Time)| sample.0.before(una);
-        let (_, sent) = self.round_trip.sample.take_if(is_answered)?;
+    /// Ends the measurements of packets before `una`, with all before `sent_end` sent.
+    ///
+    /// Returns the sample of the last of them, which waited the least for a common acknowledgement.
+    pub(super) fn measured(
+        &mut self,
+        una: Psn,
+        sent_end: Psn,
+        now: Time,
+    ) -> Option<RoundTripSample> {
+        let round_trip = &mut self.round_trip;
+        let mut last = None;
+        while let Some(timed) = round_trip.timed.front().filter(|(psn, _)| psn.before(una)) {
+            last = Some(*timed);
+            round_trip.timed.pop_front();
+        }
+        let (psn, sent) = last?;
         let took = now.since(sent);
-        self.round_trip.update(took);
+        let begins_round = round_trip.next_update.is_none_or(|next| !psn.before(next));
+        if begins_round {
+            round_trip.next_update = Some(sent_end);
+            round_trip.update(took);
+        }
         self.backoff = 0;
-        Some(took)
+        Some(RoundTripSample { took, begins_round })
     }
 
     /// Records that the gap at `psn` caused a retransmission.
@@ -313,15 +353,19 @@ impl LossRecovery {
         self.timeout_at = self.ack_timeout.map_or(Time::NEVER, |t| now + t);
     }
 
-    /// The delay of the next probe or full retransmission.
-    fn probe_interval(&self) -> Duration {
+    /// The timeout that the round trips require, once one was measured.
+    fn estimate(&self) -> Option<Duration> {
         let RoundTrip {
             smoothed,
             variation,
             ..
         } = self.round_trip;
-        let estimate = smoothed.map(|rtt| rtt * 2 + variation * 4);
-        let interval = match (estimate, self.backoff) {
+        smoothed.map(|rtt| rtt * 2 + variation * 4)
+    }
+
+    /// The delay of the next probe or full retransmission.
+    fn probe_interval(&self) -> Duration {
+        let interval = match (self.estimate(), self.backoff) {
             (None, _) => INITIAL_TIMEOUT,
             (Some(estimate), 0) => return estimate.max(PROBE_FLOOR),
             (Some(estimate), n) => {
@@ -410,9 +454,10 @@ mod tests {
     /// Sends a packet at `now` over a path without loss that has this round trip, and
     /// handles its acknowledgement. Returns how often the packet was sent again.
     fn send_and_acknowledge(recovery: &mut LossRecovery, now: &mut Time, took: Duration) -> u32 {
-        let psn = Psn::new(1);
+        // Each packet has a PSN of its own.
+        let psn = Psn::new(now.0 as u32 % (1 << 23));
         let answer = *now + took;
-        recovery.measure(psn, *now);
+        recovery.measure(psn, 1, *now);
         recovery.sent(*now);
         let mut again = 0;
         while recovery.deadline() < answer {
@@ -421,7 +466,7 @@ mod tests {
             recovery.stop_measuring();
             again += 1;
         }
-        recovery.measured(psn.next(), answer);
+        recovery.measured(psn.next(), psn.next(), answer);
         recovery.progressed(answer, false);
         *now = answer;
         again

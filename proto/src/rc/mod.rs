@@ -33,7 +33,7 @@ use crate::queue::{NoMemory, PostError, SendQueueSize};
 use crate::time::Time;
 use crate::wire::{Header, Operation, Packet, Transport};
 use crate::work::{Destination, SendWr};
-use congestion::{Algorithm, NOTIFICATION_INTERVAL};
+use congestion::{Algorithm, NOTIFICATION_INTERVAL, WindowLimits};
 use out_of_order::OutOfOrder;
 use requester::{Outcome, Requester};
 use responder::Responder;
@@ -51,8 +51,8 @@ pub struct RcConfig {
     pub send: SendQueueSize,
     /// Whether every send work request generates a completion.
     pub signal_all: bool,
-    /// The upper bound of the congestion window, in bytes.
-    pub window_bytes: u32,
+    /// The limits of the congestion window.
+    pub window: WindowLimits,
     /// The limit of the out-of-order queue's memory, in bytes; with 0, packets behind a gap are
     /// dropped. The peer's window plus room for headers suffices.
     pub out_of_order_bytes: u32,
@@ -87,7 +87,7 @@ impl RcQp {
                 config.send,
                 config.signal_all,
                 config.congestion,
-                config.window_bytes,
+                config.window,
             )?,
             responder: Responder::new(OutOfOrder::new(config.out_of_order_bytes)),
             requests_first: false,
@@ -385,7 +385,7 @@ impl RcQp {
     /// window only.
     ///
     /// Quanta serve a driver with several connections to one receiver, which share its receive
-    /// buffer.
+    /// buffer. The window then never exceeds [`WindowLimits::base_bytes`].
     pub fn require_send_quanta(&mut self, required: bool) {
         self.requester.require_quanta(required);
     }

@@ -9,6 +9,7 @@
 //! closed the gap. Memory is bounded for each queue pair and, by an [`OutOfOrderBudget`], for all
 //! that share one.
 
+use super::congestion::MAX_WINDOW;
 use super::loss_recovery::LossRecovery;
 use crate::psn::Psn;
 use crate::time::Time;
@@ -20,8 +21,9 @@ use std::time::Duration;
 
 /// The largest distance from the expected PSN at which a request is queued.
 ///
-/// An attacker has to guess a PSN within it.
-const MAX_DISTANCE: i32 = 1024;
+/// It is the largest window of a requester of the same kind. An attacker has to guess a PSN within
+/// it.
+const MAX_DISTANCE: i32 = MAX_WINDOW as i32;
 
 /// The largest distance from the expected PSN at which a request proves that its predecessors were
 /// sent.

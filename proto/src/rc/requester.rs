@@ -22,7 +22,7 @@ mod scoreboard;
 mod send_cursor;
 mod send_quantum;
 
-use super::congestion::{Algorithm, Window};
+use super::congestion::{Algorithm, Window, WindowLimits};
 use super::loss_recovery::{Expired, LossRecovery};
 use crate::host::{Completions, Host, Memory, Transmit};
 use crate::ids::RKey;
@@ -64,6 +64,9 @@ enum Step {
     Full,
 }
 
+/// The number of packets of a window whose round trip is measured.
+const SAMPLES_PER_WINDOW: u32 = 16;
+
 /// The requester of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -89,8 +92,7 @@ pub(super) struct Requester {
     back_for_gap: bool,
     window: Window,
     algorithm: Algorithm,
-    /// The upper bound of the window, in bytes.
-    window_bytes: u32,
+    window_limits: WindowLimits,
     quantum: SendQuantum,
     /// A work request that cannot be sent, and its status once it is the oldest.
     unsendable: Option<(u64, WcStatus)>,
@@ -101,7 +103,7 @@ impl Requester {
         size: SendQueueSize,
         signal_all: bool,
         algorithm: Algorithm,
-        window_bytes: u32,
+        window_limits: WindowLimits,
     ) -> Result<Self, NoMemory> {
         Ok(Requester {
             queue: SendQueue::new(size)?,
@@ -117,16 +119,18 @@ impl Requester {
             recovery: LossRecovery::new(0, 0, 0),
             fast_retransmit: FastRetransmit::default(),
             back_for_gap: false,
-            window: Window::new(algorithm, Mtu::B256, window_bytes),
+            window: Window::new(algorithm, Mtu::B256, window_limits),
             algorithm,
-            window_bytes,
+            window_limits,
             quantum: SendQuantum::default(),
             unsendable: None,
         })
     }
 
     fn new_window(&self, attr: &QpAttr) -> Window {
-        Window::new(self.algorithm, attr.path_mtu, self.window_bytes)
+        let mut window = Window::new(self.algorithm, attr.path_mtu, self.window_limits);
+        window.set_short_path(self.quantum.is_required());
+        window
     }
 
     /// The loss recovery, whose estimates the responder uses too.
@@ -231,6 +235,7 @@ impl Requester {
     /// See [`RcQp::require_send_quanta`](super::RcQp::require_send_quanta).
     pub(super) fn require_quanta(&mut self, required: bool) {
         self.quantum.require(required);
+        self.window.set_short_path(required);
     }
 
     /// See [`RcQp::renew_send_quantum`](super::RcQp::renew_send_quantum).
@@ -296,7 +301,7 @@ impl Requester {
             || ends_burst
             || lacks_credit
             || room == 1
-            || cursor.packets_since_ack_req() * 4 >= self.window.packets();
+            || cursor.packets_since_ack_req() * 4 >= self.window.packets().min(self.window.base());
 
         let mtu = cx.attr.path_mtu;
         let len = wqe.payload_of(cursor.packet, mtu);
@@ -355,10 +360,14 @@ impl Requester {
         now: Time,
     ) {
         cx.counters.sent_packets += 1;
+        if self.una == self.sent_end && self.recovery.was_idle(now) {
+            self.window.was_idle();
+        }
         if cursor.psn.before(self.sent_end) {
             cx.counters.retransmitted += 1;
         } else if is_answered {
-            self.recovery.measure(cursor.psn, now);
+            let spacing = self.window.packets() / SAMPLES_PER_WINDOW;
+            self.recovery.measure(cursor.psn, spacing.max(1), now);
         }
         self.begun = self.begun.max(cursor.index + 1);
         let new = next.psn.diff(self.sent_end);

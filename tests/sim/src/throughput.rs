@@ -20,7 +20,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, QpAttr, QpType, transitions_to_rts};
 use urxe_proto::queue::{RecvQueue, SendQueueSize};
-use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::congestion::{Algorithm, WindowLimits};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
@@ -36,9 +36,12 @@ const SHORT: u32 = 4 << 10;
 const READS: u8 = 16;
 /// The length of a transfer of the first two tables, in virtual time.
 const TRANSFER_TIME: Duration = Duration::from_millis(60);
-/// The window limit and the size of the out-of-order queue, as in the driver.
-const WINDOW_BYTES: u32 = 256 << 10;
-const OUT_OF_ORDER_BYTES: u32 = 512 << 10;
+/// The window limits and the size of the out-of-order queue, as in the driver.
+const WINDOW: WindowLimits = WindowLimits {
+    base_bytes: 256 << 10,
+    max_bytes: 64 << 20,
+};
+const OUT_OF_ORDER_BYTES: u32 = 16 << 20;
 const KEY: u32 = 1;
 const BASE: u64 = 1 << 32;
 const FIRST: u32 = 0x11;
@@ -571,7 +574,7 @@ impl Endpoint {
                 max_inline: 0,
             },
             signal_all: true,
-            window_bytes: WINDOW_BYTES,
+            window: WINDOW,
             out_of_order_bytes,
             congestion: algorithm,
         };
@@ -724,6 +727,23 @@ mod tests {
                     );
                     assert_eq!(outcome.sent_again, 0, "{micros} us, {algorithm}, {work:?}");
                 }
+            }
+        }
+    }
+
+    /// Start-up included: the window reaches what the path carries within 20 of 40 round trips.
+    #[test]
+    fn window_grows_to_what_a_long_path_carries() {
+        for micros in ROUND_TRIPS {
+            let path = path(RATES[1], Duration::from_micros(micros));
+            for work in [Work::Write, Work::Send, Work::Read(LONG)] {
+                let outcome = run(&path, Algorithm::default(), true, work);
+                let least = if work == Work::Read(LONG) { 0.4 } else { 0.65 };
+                assert!(
+                    outcome.utilization > least,
+                    "{micros} us, {work:?}: {outcome}"
+                );
+                assert_eq!(outcome.sent_again, 0, "{micros} us, {work:?}");
             }
         }
     }

@@ -9,6 +9,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::{NoMemory, PostError};
 use urxe_proto::raw::{RawConfig, RawQp};
+use urxe_proto::rc::congestion::WindowLimits;
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
@@ -16,13 +17,17 @@ use urxe_proto::ud::{NetworkHeader, UdConfig, UdQp};
 use urxe_proto::wire::Packet;
 use urxe_proto::work::SendWr;
 
-/// Most bytes that a connection has in flight: what fits a receive buffer of the default
-/// `rmem_max`, 212,992 bytes, which the kernel doubles.
-const WINDOW_BYTES: u32 = 256 * 1024;
+/// The limits of the bytes that a connection has in flight. The base window fits a receive buffer
+/// of the default `rmem_max`, 212,992 bytes, which the kernel doubles. The maximum fills 10 Gbit/s
+/// over 50 ms.
+const WINDOW: WindowLimits = WindowLimits {
+    base_bytes: 256 << 10,
+    max_bytes: 64 << 20,
+};
 
-/// Most bytes in the out-of-order queue of a connection: a whole window of a peer with the same
-/// limit, with room for the overhead of each packet.
-const OUT_OF_ORDER_BYTES: u32 = 512 * 1024;
+/// Most bytes in the out-of-order queue of a connection: half of what a process permits to all, so
+/// that one connection does not exhaust it.
+const OUT_OF_ORDER_BYTES: u32 = 16 << 20;
 
 /// The state machine of each service (9.7, 9.8).
 #[expect(
@@ -82,7 +87,7 @@ impl Transport {
                     qpn,
                     send,
                     signal_all,
-                    window_bytes: WINDOW_BYTES,
+                    window: WINDOW,
                     out_of_order_bytes: OUT_OF_ORDER_BYTES,
                     congestion: resources.congestion,
                 })?;

@@ -1,6 +1,6 @@
 //! Delay-based congestion control: short round trips mean no congestion, even with losses.
 
-use super::{Controller, MINIMUM_AFTER_LOSS, Sizes};
+use super::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -37,12 +37,14 @@ const AFTER_OVERFLOW: f32 = 0.5;
 pub(super) struct Delay {
     window: f32,
     sizes: Sizes,
-    /// Whether slow start is in progress.
+    /// Whether slow start continues: neither a loss nor a queue has ended it.
     starting: bool,
+    /// The window up to which slow start continues on a path with a queue.
+    startup: f32,
     /// The queueing delay: the last round trip minus the shortest.
     queued: Duration,
     shortest: Shortest,
-    /// The window before a timeout that no loss has atomic_write_and_flush.
+    /// The window before a timeout that may be spurious.
     before_timeout: Option<f32>,
 }
 
@@ -53,6 +55,7 @@ impl Delay {
             window: sizes.initial,
             sizes,
             starting: true,
+            startup: sizes.startup,
             queued: Duration::ZERO,
             shortest: Shortest::default(),
             before_timeout: None,
@@ -74,15 +77,16 @@ impl Controller for Delay {
         (self.window as u32).max(1)
     }
 
-    fn acknowledged(&mut self, _now: Time, packets: u32) {
+    fn acknowledged(&mut self, _now: Time, packets: u32, growth: Growth) {
         let packets = packets as f32;
-        if self.starting {
-            self.window = (self.window + packets).min(self.sizes.startup);
-            self.starting = self.window < self.sizes.startup;
+        if self.starting && self.window < self.startup {
+            self.window = (self.window + packets).min(self.startup);
+        } else if self.starting && growth.is_idle {
+            self.window += packets / 2.0;
         } else if self.queued <= self.target() {
             self.window += packets * GROWTH.max(1.0 / self.window);
         }
-        self.window = self.window.min(self.sizes.limit);
+        self.window = self.window.min(growth.limit);
     }
 
     fn round_trip(&mut self, now: Time, took: Duration) {
@@ -116,6 +120,14 @@ impl Controller for Delay {
             self.window = self.window.max(window);
         }
     }
+
+    fn was_idle(&mut self) {
+        if self.window > self.sizes.base {
+            self.starting = true;
+            self.startup = self.window;
+            self.window = self.sizes.base;
+        }
+    }
 }
 
 /// The shortest round trip of the last one or two intervals of `SHORTEST_LIFETIME`.
@@ -146,13 +158,14 @@ impl Shortest {
 mod tests {
     use super::*;
     use crate::mtu::Mtu;
+    use crate::rc::congestion::WindowLimits;
 
     const SHORT: Duration = Duration::from_micros(50);
     const LONG: Duration = Duration::from_micros(900);
 
     /// A controller after `rounds` round trips of length `took`, with a full window each.
     fn after(rounds: u64, took: Duration) -> Delay {
-        let mut delay = Delay::new(Sizes::new(Mtu::B4096, 64 * 4096));
+        let mut delay = Delay::new(Sizes::new(Mtu::B4096, WindowLimits::fixed(64 * 4096)));
         trips(&mut delay, rounds, took);
         delay
     }
@@ -160,7 +173,11 @@ mod tests {
     fn trips(delay: &mut Delay, rounds: u64, took: Duration) {
         for _ in 0..rounds {
             delay.round_trip(Time(0), took);
-            delay.acknowledged(Time(0), delay.window());
+            let growth = Growth {
+                is_idle: false,
+                limit: delay.sizes.limit,
+            };
+            delay.acknowledged(Time(0), delay.window(), growth);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Loss-based congestion control.
 
-use super::{Controller, MINIMUM_AFTER_LOSS, Sizes};
+use super::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -9,9 +9,13 @@ use std::time::Duration;
 pub(super) struct Loss {
     window: f32,
     threshold: f32,
+    base: f32,
     limit: f32,
-    /// The window and threshold before a timeout that no loss has atomic_write_and_flush.
-    before_timeout: Option<(f32, f32)>,
+    /// Whether no loss has shown yet what the path carries.
+    is_lossless: bool,
+    /// The window and threshold, and whether there was no loss, before a timeout that may be
+    /// spurious.
+    before_timeout: Option<(f32, f32, bool)>,
 }
 
 impl Loss {
@@ -20,7 +24,9 @@ impl Loss {
         Loss {
             window: sizes.initial,
             threshold: sizes.startup,
+            base: sizes.base,
             limit: sizes.limit,
+            is_lossless: true,
             before_timeout: None,
         }
     }
@@ -31,12 +37,14 @@ impl Controller for Loss {
         (self.window as u32).max(1)
     }
 
-    fn acknowledged(&mut self, _now: Time, packets: u32) {
+    fn acknowledged(&mut self, _now: Time, packets: u32, growth: Growth) {
         let packets = packets as f32;
         if self.window < self.threshold {
             self.window = (self.window + packets).min(self.threshold);
+        } else if self.is_lossless && growth.is_idle {
+            self.window = (self.window + packets / 2.0).min(growth.limit);
         } else {
-            self.window = (self.window + packets / self.window).min(self.limit);
+            self.window = (self.window + packets / self.window).min(growth.limit);
         }
     }
 
@@ -45,20 +53,30 @@ impl Controller for Loss {
     fn lost(&mut self, _now: Time) {
         self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.threshold = self.window;
+        self.is_lossless = false;
         self.before_timeout = None;
     }
 
     fn timed_out(&mut self, _now: Time) {
         self.before_timeout
-            .get_or_insert((self.window, self.threshold));
+            .get_or_insert((self.window, self.threshold, self.is_lossless));
+        self.is_lossless = false;
         self.threshold = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.window = 1.0;
     }
 
     fn timeout_was_spurious(&mut self, _now: Time) {
-        if let Some((window, threshold)) = self.before_timeout.take() {
+        if let Some((window, threshold, is_lossless)) = self.before_timeout.take() {
             self.window = self.window.max(window);
             self.threshold = threshold;
+            self.is_lossless = is_lossless;
+        }
+    }
+
+    fn was_idle(&mut self) {
+        if self.window > self.base {
+            self.threshold = self.threshold.max(self.window);
+            self.window = self.base;
         }
     }
 }
@@ -67,30 +85,37 @@ impl Controller for Loss {
 mod tests {
     use super::*;
     use crate::mtu::Mtu;
-    use crate::rc::congestion::INITIAL_WINDOW;
+    use crate::rc::congestion::{INITIAL_WINDOW, WindowLimits};
+
+    fn growth(limit: u32) -> Growth {
+        Growth {
+            is_idle: false,
+            limit: limit as f32,
+        }
+    }
 
     fn loss(limit: u32) -> Loss {
-        Loss::new(Sizes::new(Mtu::B256, limit * 256))
+        Loss::new(Sizes::new(Mtu::B256, WindowLimits::fixed(limit * 256)))
     }
 
     #[test]
     fn window_grows_to_its_limit_and_halves_on_loss() {
         let mut loss = loss(64);
         assert_eq!(loss.window(), INITIAL_WINDOW);
-        loss.acknowledged(Time(0), 16);
+        loss.acknowledged(Time(0), 16, growth(64));
         assert_eq!(loss.window(), 32);
-        loss.acknowledged(Time(0), 1000);
+        loss.acknowledged(Time(0), 1000, growth(64));
         assert_eq!(loss.window(), 64);
         loss.lost(Time(0));
         assert_eq!(loss.window(), 32);
-        loss.acknowledged(Time(0), 32);
+        loss.acknowledged(Time(0), 32, growth(64));
         assert_eq!(loss.window(), 33);
     }
 
     #[test]
     fn spurious_timeout_is_undone() {
         let mut loss = loss(64);
-        loss.acknowledged(Time(0), 16);
+        loss.acknowledged(Time(0), 16, growth(64));
         loss.timed_out(Time(1));
         loss.timed_out(Time(2));
         assert_eq!(loss.window(), 1);

@@ -7,7 +7,9 @@
 mod delay;
 mod loss;
 mod notification;
+mod round_trips;
 
+use super::loss_recovery::RoundTripSample;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::time::Time;
@@ -15,6 +17,7 @@ use delay::Delay;
 use loss::Loss;
 pub(super) use notification::NOTIFICATION_INTERVAL;
 use notification::NotificationLimit;
+use round_trips::RoundTrips;
 use std::fmt::{self, Debug, Display};
 use std::str::FromStr;
 use std::time::Duration;
@@ -25,9 +28,9 @@ trait Controller: Debug + Send {
     fn window(&self) -> u32;
 
     /// Reports that `packets` packets were acknowledged for the first time.
-    fn acknowledged(&mut self, now: Time, packets: u32);
+    fn acknowledged(&mut self, now: Time, packets: u32, growth: Growth);
 
-    /// Reports a round-trip sample. One packet is timed at a time: about one sample per round trip.
+    /// Reports a round-trip sample, about one per round trip.
     fn round_trip(&mut self, now: Time, took: Duration);
 
     /// Reports a loss shown by a gap: later packets were delivered.
@@ -40,6 +43,21 @@ trait Controller: Debug + Send {
     ///
     /// A descheduled peer is often late.
     fn timeout_was_spurious(&mut self, now: Time);
+
+    /// Reduces the window to the base window: the connection was idle, so the window may exceed
+    /// what the path carries now (RFC 7661).
+    fn was_idle(&mut self);
+}
+
+/// The growth that a path permits.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    /// Whether the last round trip shows no queue, so that slow start may continue beyond the
+    /// receive buffer of a peer. The window then grows by half in each round trip: the effect of
+    /// doubling it is known when it has doubled again, and the queue overflows.
+    is_idle: bool,
+    /// The window up to which it may grow, in packets.
+    limit: f32,
 }
 
 /// The initial window, in packets.
@@ -104,20 +122,48 @@ impl FromStr for Algorithm {
 struct Sizes {
     /// The initial window.
     initial: f32,
-    /// The limit of slow start.
+    /// The limit of slow start on a path with a queue.
     startup: f32,
-    /// The maximum window.
+    /// The window that is permitted on any path.
+    base: f32,
+    /// The maximum window, on a long path.
     limit: f32,
 }
 
+/// The largest window, in packets.
+///
+/// The out-of-order queue of the peer accepts requests this far ahead of the expected PSN.
+pub(super) const MAX_WINDOW: u32 = 1 << 14;
+
 impl Sizes {
-    /// Returns the sizes for packets of `mtu`, with at most `limit_bytes` bytes in flight.
-    fn new(mtu: Mtu, limit_bytes: u32) -> Self {
-        let limit = (limit_bytes / mtu.bytes() as u32).max(1) as f32;
+    /// Returns the sizes for packets of `mtu`.
+    fn new(mtu: Mtu, limits: WindowLimits) -> Self {
+        let packets = |bytes: u32| (bytes / mtu.bytes() as u32).clamp(1, MAX_WINDOW) as f32;
+        let base = packets(limits.base_bytes);
         Sizes {
-            initial: limit.min(INITIAL_WINDOW as f32),
-            startup: limit.min(default_receive_buffer_packets(mtu) as f32),
-            limit,
+            initial: base.min(INITIAL_WINDOW as f32),
+            startup: base.min(default_receive_buffer_packets(mtu) as f32),
+            base,
+            limit: base.max(packets(limits.max_bytes)),
+        }
+    }
+}
+
+/// The limits of a congestion window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowLimits {
+    /// The bytes that may be in flight on any path: what the receive buffer of a peer holds.
+    pub base_bytes: u32,
+    /// The bytes that may be in flight on a path whose round trip shows no long queue.
+    pub max_bytes: u32,
+}
+
+impl WindowLimits {
+    /// Limits the window to this number of bytes on all paths.
+    pub const fn fixed(bytes: u32) -> Self {
+        WindowLimits {
+            base_bytes: bytes,
+            max_bytes: bytes,
         }
     }
 }
@@ -139,35 +185,87 @@ fn default_receive_buffer_packets(mtu: Mtu) -> u32 {
 pub(super) struct Window {
     controller: Box<dyn Controller>,
     notification: NotificationLimit,
+    round_trips: RoundTrips,
+    /// The base window and the maximum window, in packets.
+    base: u32,
+    limit: u32,
+    /// Whether the window never exceeds the base window.
+    is_short_path: bool,
     /// A loss before this PSN does not reduce the window again (the recovery point of RFC 6675).
     recovery_point: Psn,
 }
 
 impl Window {
-    pub(super) fn new(algorithm: Algorithm, mtu: Mtu, limit_bytes: u32) -> Self {
+    pub(super) fn new(algorithm: Algorithm, mtu: Mtu, limits: WindowLimits) -> Self {
+        let sizes = Sizes::new(mtu, limits);
         Window {
-            controller: algorithm.controller(Sizes::new(mtu, limit_bytes)),
+            controller: algorithm.controller(sizes),
             notification: NotificationLimit::default(),
+            round_trips: RoundTrips::default(),
+            base: sizes.base as u32,
+            limit: sizes.limit as u32,
+            is_short_path: false,
             recovery_point: Psn::default(),
         }
     }
 
     /// The congestion window in packets; at least 1.
     pub(super) fn packets(&self) -> u32 {
-        self.notification.limit(self.controller.window())
-    }
-
-    pub(super) fn acknowledged(&mut self, now: Time, packets: u32) {
-        self.notification.advance(now);
-        // While notifications limit the window, the controller's window is not fully used.
-        if self.packets() == self.controller.window() {
-            self.controller.acknowledged(now, packets);
+        let window = self.notification.limit(self.controller.window());
+        match self.is_short_path {
+            true => window.min(self.base),
+            false => window,
         }
     }
 
-    pub(super) fn round_trip(&mut self, now: Time, took: Duration) {
-        self.notification.round_trip(took);
-        self.controller.round_trip(now, took);
+    /// The base window, in packets.
+    pub(super) fn base(&self) -> u32 {
+        self.base
+    }
+
+    /// Sets whether the window never exceeds the base window.
+    pub(super) fn set_short_path(&mut self, is_short_path: bool) {
+        self.is_short_path = is_short_path;
+    }
+
+    /// Handles an acknowledgement of `packets` packets, with `in_flight` packets in flight before.
+    pub(super) fn acknowledged(&mut self, now: Time, packets: u32, in_flight: u32) {
+        self.notification.advance(now);
+        let window = self.controller.window();
+        // While notifications limit the window, the controller's window is not fully used.
+        if self.packets() != window {
+            return;
+        }
+        // A window beyond the base grows only if the path needs it: the application uses it (RFC
+        // 7661), and the packets do not only wait in a queue.
+        let is_used = in_flight * 2 >= window;
+        let may_exceed_base = !self.is_short_path && is_used && !self.round_trips.show_long_queue();
+        let limit = match may_exceed_base {
+            true => self.limit,
+            false => self.base,
+        };
+        if window < limit {
+            let growth = Growth {
+                is_idle: self.round_trips.show_no_queue(),
+                limit: limit as f32,
+            };
+            self.controller.acknowledged(now, packets, growth);
+        }
+    }
+
+    /// Handles the first packet after the connection was idle for longer than a timeout.
+    pub(super) fn was_idle(&mut self) {
+        self.controller.was_idle();
+    }
+
+    /// Handles a round-trip sample. The controller gets about one for each round trip.
+    pub(super) fn round_trip(&mut self, now: Time, sample: RoundTripSample) {
+        let RoundTripSample { took, begins_round } = sample;
+        self.round_trips.add(took);
+        if begins_round {
+            self.notification.round_trip(took);
+            self.controller.round_trip(now, took);
+        }
     }
 
     /// Handles a loss shown by a gap, with the packets from `una` to `sent_end` in flight.
@@ -209,6 +307,83 @@ impl Window {
 mod tests {
     use super::*;
 
+    const LIMITS: WindowLimits = WindowLimits {
+        base_bytes: 256 << 10,
+        max_bytes: 64 << 20,
+    };
+
+    const LONG: Duration = Duration::from_millis(50);
+
+    fn sample(took: Duration) -> RoundTripSample {
+        let begins_round = true;
+        RoundTripSample { took, begins_round }
+    }
+
+    /// A window after `rounds` round trips of this length, in which `used` of the window is used.
+    fn after(algorithm: Algorithm, rounds: u32, took: Duration, used: f32) -> Window {
+        let mut window = Window::new(algorithm, Mtu::B4096, LIMITS);
+        for round in 0..rounds {
+            let now = Time(0) + took * round;
+            let packets = (window.packets() as f32 * used) as u32;
+            window.round_trip(now, sample(took));
+            window.acknowledged(now, packets, packets);
+        }
+        window
+    }
+
+    #[test]
+    fn window_grows_to_its_limit_within_20_round_trips_without_a_queue() {
+        for algorithm in Algorithm::ALL {
+            let limit = (LIMITS.max_bytes / 4096).min(MAX_WINDOW);
+            assert_eq!(after(algorithm, 18, LONG, 1.0).packets(), limit);
+        }
+    }
+
+    #[test]
+    fn window_stops_growing_when_the_round_trips_show_a_queue() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 8, LONG, 1.0);
+            let before = window.packets();
+            assert!(before > window.base());
+            for round in 0..100 {
+                let now = Time(1 << 40) + LONG * round;
+                window.round_trip(now, sample(LONG * 2));
+                window.acknowledged(now, window.packets(), window.packets());
+            }
+            assert!(window.packets() <= before);
+        }
+    }
+
+    #[test]
+    fn window_beyond_the_base_grows_only_if_it_is_used() {
+        for algorithm in Algorithm::ALL {
+            let window = after(algorithm, 400, LONG, 0.25);
+            assert!(window.packets() <= 2 * window.base());
+        }
+    }
+
+    #[test]
+    fn window_of_a_short_path_is_the_base_window_at_most() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 20, LONG, 1.0);
+            window.set_short_path(true);
+            assert_eq!(window.packets(), window.base());
+        }
+    }
+
+    #[test]
+    fn idle_connection_restarts_with_the_base_window_in_slow_start() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 20, LONG, 1.0);
+            let before = window.packets();
+            window.was_idle();
+            assert_eq!(window.packets(), window.base());
+            window.acknowledged(Time(1 << 40), window.base(), window.base());
+            assert_eq!(window.packets(), 2 * window.base());
+            assert!(window.packets() < before);
+        }
+    }
+
     #[test]
     fn algorithms_are_found_by_their_names() {
         for algorithm in Algorithm::ALL {
@@ -227,13 +402,14 @@ mod tests {
             let startup = default_receive_buffer_packets(mtu);
             assert!(startup <= fit && startup * 10 >= fit * 9, "{mtu:?}");
             for algorithm in Algorithm::ALL {
-                let mut window = Window::new(algorithm, mtu, 256 << 10);
+                let mut window = Window::new(algorithm, mtu, LIMITS);
                 let most = (256 << 10) / mtu.bytes() as u32;
                 // Ten round trips of doubling would exceed it by far.
+                window.round_trip(Time(0), sample(Duration::from_micros(50)));
                 for round in 0..10 {
                     let now = Time(round * 100_000);
-                    window.round_trip(now, Duration::from_micros(100));
-                    window.acknowledged(now, window.packets());
+                    window.round_trip(now, sample(Duration::from_micros(100)));
+                    window.acknowledged(now, window.packets(), window.packets());
                     assert!(window.packets() <= (startup + startup / 2).min(most));
                 }
             }

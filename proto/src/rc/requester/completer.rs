@@ -164,6 +164,7 @@ impl Requester {
         if packets <= 0 {
             return;
         }
+        let in_flight = self.in_flight();
         self.una = reached;
         self.scoreboard.progressed(reached);
         self.complete_done(cx, reached, host);
@@ -178,10 +179,10 @@ impl Requester {
                 self.undo_go_back();
             }
         }
-        if let Some(round_trip) = self.recovery.measured(reached, cx.now) {
-            self.window.round_trip(cx.now, round_trip);
+        if let Some(sample) = self.recovery.measured(reached, self.sent_end, cx.now) {
+            self.window.round_trip(cx.now, sample);
         }
-        self.window.acknowledged(cx.now, packets as u32);
+        self.window.acknowledged(cx.now, packets as u32, in_flight);
         self.recovery
             .progressed(cx.now, reached.before(self.sent_end));
     }

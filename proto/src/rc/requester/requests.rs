@@ -11,11 +11,16 @@ use crate::service::Context;
 use crate::wire::{AtomicEth, Headers, Operation, Position, Reth};
 use crate::work::{Payload, SendOp, WcStatus};
 
-/// The most bytes that one READ request asks for.
+/// The most bytes that one READ request asks for, unless a larger window requires more.
 ///
 /// A longer READ is sent as several requests of consecutive PSNs, so that the requester limits the
 /// responses in flight: the responder is not paced by acknowledgements.
 const MAX_READ_REQUEST: u32 = 64 * 1024;
+
+/// The most READ requests that share a window beyond the base window.
+///
+/// More requests are smaller, and the responses arrive in shorter bursts.
+const READ_REQUESTS_OF_LARGE_WINDOW: u8 = 16;
 
 /// The number of READ requests to keep outstanding, if the peer allows as many.
 ///
@@ -75,8 +80,13 @@ impl Requester {
         if cursor.psn.before(self.sent_end) {
             return most;
         }
+        let window = self.window.packets();
+        if window > self.window.base() {
+            let requests = attr.max_rd_atomic.clamp(1, READ_REQUESTS_OF_LARGE_WINDOW);
+            return window.div_ceil(u32::from(requests)).max(most);
+        }
         let requests = attr.max_rd_atomic.clamp(1, OUTSTANDING_READ_REQUESTS);
-        (self.window.packets() / u32::from(requests)).clamp(1, most)
+        (window / u32::from(requests)).clamp(1, most)
     }
 
     /// The number of responses that a request at the cursor may ask for.

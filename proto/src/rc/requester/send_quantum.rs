@@ -18,6 +18,11 @@ impl SendQuantum {
         };
     }
 
+    /// Whether new PSNs need a quantum.
+    pub(super) fn is_required(&self) -> bool {
+        self.left.is_some()
+    }
+
     /// Raises the quantum to `psns`, the unused part included.
     pub(super) fn renew(&mut self, psns: u32) {
         if let Some(left) = &mut self.left {

@@ -131,7 +131,7 @@ impl Endpoint {
                 max_inline: 512,
             },
             signal_all: false,
-            window_bytes: 1 << 20,
+            window: WindowLimits::fixed(1 << 20),
             out_of_order_bytes,
             congestion: Algorithm::Loss,
         };

@@ -17,7 +17,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, transitions_to_rts};
 use urxe_proto::queue::{PostError, RecvQueue, SendQueueSize, packets_of};
-use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::congestion::{Algorithm, WindowLimits};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Operation, Packet};
@@ -42,7 +42,7 @@ pub struct EndpointConfig {
     /// Whether the receives count as a shared receive queue's, so that credits are invalid.
     pub shared: bool,
     /// The limit of the congestion window, in bytes.
-    pub window_bytes: u32,
+    pub window: WindowLimits,
     /// The size of the out-of-order queue, in bytes.
     pub out_of_order_bytes: u32,
     /// The congestion control algorithm.
@@ -208,7 +208,7 @@ impl Endpoint {
             qpn: qpn(index),
             send: own.send,
             signal_all: own.signal_all,
-            window_bytes: own.window_bytes,
+            window: own.window,
             out_of_order_bytes: own.out_of_order_bytes,
             congestion: own.congestion,
         };

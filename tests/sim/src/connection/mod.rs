@@ -17,7 +17,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::queue::SendQueueSize;
 use urxe_proto::rc::Counters;
-use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::congestion::{Algorithm, WindowLimits};
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 
@@ -391,17 +391,26 @@ fn random_endpoint_config(rng: &mut Rng, plan: &PlanConfig, mtu: Mtu, xrc: bool)
     } else {
         Psn::new(rng.random())
     };
+    let send = SendQueueSize {
+        max_wr: [1, 2, 8, 128][rng.random_range(0..4)],
+        max_sge: plan.max_sge.max(1) as u32,
+        max_inline: plan.max_inline as u32,
+    };
+    let receives = [1, 4, 64][rng.random_range(0..3)];
+    let signal_all = rng.random_bool(0.1);
+    let shared = rng.random_bool(0.3);
+    let base_bytes = [1, 4, 16, 64, 256][rng.random_range(0..5)] * mtu.bytes() as u32;
+    let window = WindowLimits {
+        base_bytes,
+        max_bytes: 4 * base_bytes,
+    };
     EndpointConfig {
-        send: SendQueueSize {
-            max_wr: [1, 2, 8, 128][rng.random_range(0..4)],
-            max_sge: plan.max_sge.max(1) as u32,
-            max_inline: plan.max_inline as u32,
-        },
-        receives: [1, 4, 64][rng.random_range(0..3)],
-        signal_all: rng.random_bool(0.1),
+        send,
+        receives,
+        signal_all,
         xrc,
-        shared: rng.random_bool(0.3),
-        window_bytes: [1, 4, 16, 64, 256][rng.random_range(0..5)] * mtu.bytes() as u32,
+        shared,
+        window,
         out_of_order_bytes: 0,
         congestion: Algorithm::default(),
         psn,

@@ -9,7 +9,7 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, transitions_to_rts};
 use urxe_proto::queue::{PostError, SendQueueSize};
-use urxe_proto::rc::congestion::Algorithm;
+use urxe_proto::rc::congestion::{Algorithm, WindowLimits};
 use urxe_proto::rc::{RcConfig, RcQp};
 use urxe_proto::time::Time;
 use urxe_proto::uc::{UcConfig, UcQp};
@@ -66,7 +66,7 @@ impl Qp {
                     qpn,
                     send: SENDS,
                     signal_all: true,
-                    window_bytes: WINDOW * mtu.bytes() as u32,
+                    window: WindowLimits::fixed(WINDOW * mtu.bytes() as u32),
                     out_of_order_bytes: OUT_OF_ORDER_PACKETS * mtu.bytes() as u32,
                     congestion: Algorithm::default(),
                 })

@@ -1,0 +1,41 @@
+//! What round trips show about the queue of a path.
+
+use std::time::Duration;
+
+/// The queueing delay up to which a path counts as idle, as a fraction (1/8) of the shortest round
+/// trip. HyStart++ (RFC 9406) ends slow start there.
+const IDLE_FRACTION: u32 = 8;
+
+/// The queueing delay beyond which a queue counts as long, as a fraction (1/2) of the shortest
+/// round trip. The packets in flight then exceed by half what fills the path.
+const LONG_FRACTION: u32 = 2;
+
+/// The shortest and the last round trip of a path.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrips {
+    shortest: Option<Duration>,
+    last: Duration,
+}
+
+impl RoundTrips {
+    /// Adds a sample.
+    pub(super) fn add(&mut self, took: Duration) {
+        self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
+        self.last = took;
+    }
+
+    /// Whether the last round trip is known and shows no queue.
+    pub(super) fn show_no_queue(&self) -> bool {
+        self.exceeds_by_at_most(IDLE_FRACTION)
+    }
+
+    /// Whether the last round trip shows a long queue, or none is known.
+    pub(super) fn show_long_queue(&self) -> bool {
+        !self.exceeds_by_at_most(LONG_FRACTION)
+    }
+
+    fn exceeds_by_at_most(&self, fraction: u32) -> bool {
+        self.shortest
+            .is_some_and(|shortest| self.last - shortest <= shortest / fraction)
+    }
+}
