@@ -16,7 +16,7 @@ pub use urxe_driver::device::PortState;
 #[non_exhaustive]
 pub enum DeviceError {
     /// The kernel's list of network interfaces cannot be read.
-    #[error("the network interfaces cannot be listed: {0}")]
+    #[error("the devices cannot be listed: {0}")]
     List(#[source] io::Error),
     /// No device has this name.
     #[error("there is no device {name}; the devices are {}", names(.found))]

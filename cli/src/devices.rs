@@ -20,7 +20,7 @@ pub fn devices() -> ExitCode {
             }
         }
         Err(error) => {
-            eprintln!("urxe devices: cannot list the network interfaces: {error}");
+            eprintln!("urxe devices: cannot list the devices: {error}");
             ExitCode::FAILURE
         }
     }
@@ -38,9 +38,11 @@ fn describe() -> io::Result<Description> {
     let found = device::devices()?;
     let without = explain_missing()?;
     if found.is_empty() {
+        let why = device::explain_empty_selection();
+        let why = why.as_deref().unwrap_or(NO_DEVICE);
         return Ok(Description {
             devices: String::new(),
-            without: format!("urxe: {NO_DEVICE}\n{without}"),
+            without: format!("urxe: {why}\n{without}"),
         });
     }
     let mut rows = vec![HEADINGS.map(String::from).to_vec()];
@@ -76,7 +78,7 @@ pub const NO_DEVICE: &str = "no device: no network interface is usable. A device
 /// Fails if the interfaces cannot be listed.
 pub fn explain_missing() -> io::Result<String> {
     let mut text = String::new();
-    for (interface, why) in device::unusable_interfaces()? {
+    for (interface, why) in device::interfaces_without_device()? {
         let why = why.replace("NAME", &interface);
         writeln!(text, "  {interface}: {why}").expect("a string takes every write");
     }

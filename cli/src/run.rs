@@ -12,6 +12,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use urxe_driver::device::{self, Selection};
+
 use crate::library::{self, RSPRELOAD};
 use crate::{launch, sysfs};
 
@@ -25,7 +27,7 @@ const OWN_FAILURE: u8 = 125;
 /// Run a program over urxe, in place of libibverbs.so.1 and librdmacm.so.1
 #[derive(clap::Args)]
 #[command(
-    override_usage = "urxe run [--sysfs WHEN] [--rsockets] [--] PROGRAM [ARGUMENTS]...",
+    override_usage = "urxe run [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
     after_help = "Exit status: that of PROGRAM; 127 if it is not found, 126 if it cannot be \
                   executed, 125 if urxe itself fails."
 )]
@@ -34,6 +36,10 @@ pub struct Arguments {
     /// a user namespace, in which set-user-ID programs do not work, or else a preloaded object
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
     sysfs: sysfs::View,
+    /// Interfaces that have devices, in this order, such as `eth0,ib*` or `^lo`: `*` stands for any
+    /// characters, and `^` excludes. Sets URXE_DEVICES
+    #[arg(long, value_name = "LIST")]
+    devices: Option<Selection>,
     /// Use RDMA for the program's IPv4 and IPv6 sockets, by preloading librspreload.so. Programs
     /// and sockets can be selected in /etc/rdma/rsocket/preload_config
     #[arg(long)]
@@ -70,6 +76,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
             program.display()
         );
     }
+    if let Some(selection) = &arguments.devices {
+        device::select(selection.clone());
+    }
     let mut variables = match sysfs::show(arguments.sysfs) {
         Ok(variables) => variables,
         Err(error) => {
@@ -82,6 +91,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     {
         eprintln!("urxe run: {error}");
         return ExitCode::from(OWN_FAILURE);
+    }
+    if let Some(selection) = arguments.devices {
+        variables.push((device::VARIABLE, selection.to_string().into()));
     }
     let mut command = Command::new(program);
     command.args(rest).env(launch::SEARCH_PATH, search_path);

@@ -1,4 +1,6 @@
-//! Devices: one for each usable network interface (see ARCHITECTURE.md).
+//! Devices: one for each usable network interface that is selected (see ARCHITECTURE.md).
+
+mod selection;
 
 use crate::counters;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
@@ -9,10 +11,12 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use urxe_net::{Address, Interface, LocalAddress, list_interfaces};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use urxe_net::{Address, Interface, LocalAddress, list_interfaces, variable};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
+
+pub use selection::{Selection, SelectionError, VARIABLE};
 
 /// The prefix of device names; the name of the interface follows.
 pub const NAME_PREFIX: &str = "urxe_";
@@ -73,26 +77,92 @@ struct Port {
     gids: Vec<Option<IpAddr>>,
 }
 
-/// Returns the devices of this host, the one with the default route first, the loopback last.
+/// Returns the devices of this process: the selected ones in the order of [`Selection`], otherwise
+/// all devices of this host, the one with the default route first, the loopback last.
+///
+/// # Errors
+/// The error of the system call if the kernel does not list the interfaces, or a
+/// [`SelectionError`] as an error of kind [`io::ErrorKind::InvalidInput`].
+pub fn devices() -> io::Result<Vec<Arc<Device>>> {
+    let selection = selection()?;
+    let mut interfaces = usable_interfaces()?;
+    if let Some(selection) = selection {
+        interfaces.retain(|interface| selection.rank(&interface.name).is_some());
+        // The sort is stable: the interfaces of one pattern keep their order.
+        interfaces.sort_by_key(|interface| selection.rank(&interface.name));
+    }
+    Ok(interfaces.iter().map(known_or_new).collect())
+}
+
+/// Returns all devices of this host, including those that are not selected.
 ///
 /// # Errors
 /// The error of the system call if the kernel does not list the interfaces.
-pub fn devices() -> io::Result<Vec<Arc<Device>>> {
-    let interfaces = list_interfaces()?;
-    let usable = interfaces
-        .iter()
-        .filter(|interface| unusable(interface).is_none());
-    Ok(usable.map(known_or_new).collect())
+pub(crate) fn all_devices() -> io::Result<Vec<Arc<Device>>> {
+    Ok(usable_interfaces()?.iter().map(known_or_new).collect())
+}
+
+fn usable_interfaces() -> io::Result<Vec<Interface>> {
+    let mut interfaces = list_interfaces()?;
+    interfaces.retain(|interface| unusable(interface).is_none());
+    Ok(interfaces)
 }
 
 /// Returns the interfaces that have no device, each with the reason.
 ///
 /// # Errors
-/// The error of the system call if the kernel does not list the interfaces.
-pub fn unusable_interfaces() -> io::Result<Vec<(String, &'static str)>> {
+/// As for [`devices`].
+pub fn interfaces_without_device() -> io::Result<Vec<(String, &'static str)>> {
+    let selection = selection()?;
     let interfaces = list_interfaces()?;
-    let why = |interface: &Interface| Some((interface.name.clone(), unusable(interface)?));
+    let is_selected =
+        |interface: &Interface| selection.is_none_or(|s| s.rank(&interface.name).is_some());
+    let why = |interface: &Interface| {
+        let why = unusable(interface);
+        let why = why.or_else(|| (!is_selected(interface)).then_some("URXE_DEVICES leaves it out"));
+        Some((interface.name.clone(), why?))
+    };
     Ok(interfaces.iter().filter_map(why).collect())
+}
+
+/// Returns a message if there are devices, but none is selected.
+pub fn explain_empty_selection() -> Option<String> {
+    let selection = selection().ok()??;
+    let usable = usable_interfaces().ok()?;
+    if usable.is_empty() || usable.iter().any(|i| selection.rank(&i.name).is_some()) {
+        return None;
+    }
+    let names: Vec<&str> = usable.iter().map(|i| i.name.as_str()).collect();
+    Some(format!(
+        "no devices: {VARIABLE}={selection} selects none of the usable interfaces, which are {}: \
+         select one of these, or unset {VARIABLE} for all",
+        names.join(", ")
+    ))
+}
+
+/// The selection, `None` for all devices. It does not change: programs list devices repeatedly and
+/// rely on the same result.
+static SELECTION: OnceLock<Option<Selection>> = OnceLock::new();
+
+/// Selects the devices of this process, in place of [`VARIABLE`]. Has no effect after the devices
+/// were listed.
+pub fn select(selection: Selection) {
+    // An earlier selection is kept.
+    let _ = SELECTION.set(Some(selection));
+}
+
+/// Returns the selection of this process, which is read from the environment once.
+fn selection() -> io::Result<Option<&'static Selection>> {
+    if let Some(selection) = SELECTION.get() {
+        return Ok(selection.as_ref());
+    }
+    let text = variable(VARIABLE).filter(|text| !text.is_empty());
+    let parsed = text.map(|text| text.parse::<Selection>()).transpose();
+    let selection = parsed.map_err(|error| {
+        let message = format!("{VARIABLE}: {error}");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })?;
+    Ok(SELECTION.get_or_init(|| selection).as_ref())
 }
 
 /// Returns why an interface has no device; `None` if it has one.
@@ -132,13 +202,13 @@ fn known_or_new(interface: &Interface) -> Arc<Device> {
     device
 }
 
-/// Returns whether a device has this address. A link-local address, which may belong to another
-/// host on another link, has none.
+/// Returns whether this host has this address, on a device of this process or not. A link-local
+/// address counts as none, since it may belong to another host on another link.
 pub(crate) fn has_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let has = |device: &Arc<Device>| device.gids().iter().any(|(_, gid)| *gid == ip);
-    !is_link_local && devices().is_ok_and(|devices| devices.iter().any(has))
+    !is_link_local && all_devices().is_ok_and(|devices| devices.iter().any(has))
 }
 
 /// Returns the devices with this name that are in use. An interface that is gone may still have one
@@ -169,6 +239,11 @@ pub(crate) fn users_of(name: &str) -> (u64, u64) {
     (contexts, ids)
 }
 
+/// Returns the name of an interface's device.
+fn name_for(interface: &str) -> String {
+    format!("{NAME_PREFIX}{interface}")
+}
+
 impl Device {
     fn new(interface: &Interface) -> Device {
         let mut port = Port {
@@ -179,7 +254,7 @@ impl Device {
         };
         port.update(interface);
         Device {
-            name: format!("{NAME_PREFIX}{}", interface.name),
+            name: name_for(&interface.name),
             interface: interface.name.clone(),
             index: interface.index,
             loopback: interface.loopback,

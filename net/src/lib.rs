@@ -124,7 +124,7 @@ pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use link::Link;
-pub use options::Options;
+pub use options::{Options, variable};
 pub use path::{Path, PathOptions};
 pub use qpn::{QPN_BITS, SLOTS};
 pub use receive::{Datagram, OwnedDatagram, RecvBatch};

@@ -55,40 +55,43 @@ impl Options {
     /// # Errors
     /// When one of the last four cannot be parsed; the message names the variable and the fault.
     pub fn from_env() -> Result<Options, OpenError> {
-        let elevated = has_more_rights_than_its_user();
-        let text = |name| {
-            let value = env::var_os(name)?;
-            if elevated {
-                tracing::warn!("{name} is ignored: this program has more rights than its user");
-                return None;
-            }
-            Some(value.to_string_lossy().into_owned())
-        };
-        let faults = match text("URXE_FAULTS").filter(|text| !text.is_empty()) {
+        let text = |name| variable(name).filter(|text| !text.is_empty());
+        let faults = match text("URXE_FAULTS") {
             Some(text) => Some(text.parse::<FaultSpec>()?),
             None => None,
         };
-        let socket_buffer = match text("URXE_SOCKET_BUFFER").filter(|text| !text.is_empty()) {
+        let socket_buffer = match text("URXE_SOCKET_BUFFER") {
             Some(text) => Some(text.parse().map_err(|_| OpenError::SocketBuffer(text))?),
             None => None,
         };
-        let keepalive_timeout = match text("URXE_KEEPALIVE").filter(|text| !text.is_empty()) {
+        let keepalive_timeout = match text("URXE_KEEPALIVE") {
             Some(text) => parse_keepalive(&text)?,
             None => Some(KEEPALIVE_TIMEOUT),
         };
-        let congestion = match text("URXE_CONGESTION").filter(|text| !text.is_empty()) {
+        let congestion = match text("URXE_CONGESTION") {
             Some(text) => text.parse()?,
             None => Algorithm::default(),
         };
         Ok(Options {
             congestion,
             keepalive_timeout,
-            capture: text("URXE_PCAP").filter(|text| !text.is_empty()),
+            capture: text("URXE_PCAP"),
             faults,
             socket_buffer,
             ..Options::default()
         })
     }
+}
+
+/// Returns the value of an environment variable that controls urxe; `None` if it is not set, or if
+/// the program has more rights than its user.
+pub fn variable(name: &str) -> Option<String> {
+    let value = env::var_os(name)?;
+    if has_more_rights_than_its_user() {
+        tracing::warn!("{name} is ignored: this program has more rights than its user");
+        return None;
+    }
+    Some(value.to_string_lossy().into_owned())
 }
 
 /// Parses the seconds in `URXE_KEEPALIVE`; 0 means no limit.

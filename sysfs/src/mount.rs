@@ -48,9 +48,9 @@ impl<T, E: Into<io::Error>> Trying<T> for Result<T, E> {
 /// changed, not the mounts in it.
 ///
 /// # Errors
-/// Fails if mounts are forbidden or the interfaces cannot be listed.
+/// Fails if mounts are forbidden or the devices cannot be listed.
 pub fn show() -> Result<(), MountError> {
-    let devices = device::devices().trying("listing the network interfaces")?;
+    let devices = device::devices().trying("listing the devices")?;
     isolate()?;
     // Mounts of this process do not propagate to others; mounts of others still propagate here.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;

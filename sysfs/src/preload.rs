@@ -32,9 +32,9 @@ const ATTEMPTS: u32 = 16;
 /// An error that prevents the view.
 #[derive(Debug, thiserror::Error)]
 pub enum PreloadError {
-    /// The interfaces cannot be listed.
-    #[error("cannot list the network interfaces: {0}")]
-    Interfaces(#[source] io::Error),
+    /// The devices cannot be listed.
+    #[error("cannot list the devices: {0}")]
+    Devices(#[source] io::Error),
     /// The dynamic linker would split the path.
     #[error(
         "{path}: this path cannot be preloaded; set TMPDIR to a shorter path without spaces, \
@@ -62,11 +62,11 @@ impl Files {
     /// Writes the view, and a link to the preloaded object.
     ///
     /// # Errors
-    /// Fails if the interfaces cannot be listed or the directory cannot be written.
+    /// Fails if the devices cannot be listed or the directory cannot be written.
     pub fn write(object: &Path) -> Result<Self, PreloadError> {
         let root = make_root(&env::temp_dir())?;
         let files = Self { root, kept: false };
-        let devices = device::devices().map_err(PreloadError::Interfaces)?;
+        let devices = device::devices().map_err(PreloadError::Devices)?;
         fill(&files.root, object, &devices).map_err(|source| PreloadError::Write {
             path: files.root.clone(),
             source,

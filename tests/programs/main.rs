@@ -25,6 +25,7 @@ mod preload;
 mod processes;
 mod rdma;
 mod rsockets;
+mod selection;
 mod shared_receives;
 mod stand_ins;
 mod stat;

@@ -14,7 +14,7 @@ use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 use crate::connection_manager::{LIMIT, Server, TCP, start};
 
-const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
+pub const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
 
 /// Returns a private network, in which other processes cannot disturb datagrams.
 pub fn alone(needs: &[Need]) -> Option<Namespace> {

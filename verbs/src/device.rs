@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Device;
-use urxe_driver::device::{devices, unusable_interfaces};
+use urxe_driver::device::{devices, explain_empty_selection, interfaces_without_device};
 use urxe_driver::per_process::PerProcess;
 
 use super::entry;
@@ -153,6 +153,21 @@ pub(super) fn c_string<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
+/// Returns the devices. Logs errors, and the reason if there is none.
+///
+/// # Errors
+/// `EINVAL` if the environment selects devices in a way that is not understood.
+pub(super) fn present() -> Result<Vec<Arc<Device>>, Errno> {
+    log::start();
+    let present = devices().inspect_err(|error| {
+        tracing::error!("the devices cannot be listed: {error}");
+    })?;
+    if present.is_empty() {
+        say_why_none();
+    }
+    Ok(present)
+}
+
 /// Returns a null-terminated list of the devices. `num_devices`, unless null, is set to their
 /// number.
 ///
@@ -160,13 +175,7 @@ pub(super) fn c_string<const N: usize>(text: &str) -> [c_char; N] {
 /// `num_devices` must be null or point to a writable `int`.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     entry::pointer("ibv_get_device_list", || {
-        log::start();
-        let present = devices().inspect_err(|error| {
-            tracing::error!("the network interfaces cannot be listed: {error}");
-        })?;
-        if present.is_empty() {
-            say_why_none();
-        }
+        let present = present()?;
         // The list is from the C library, zeroed: its end is found without a length, and a program
         // may free it with `free`.
         // SAFETY: `calloc` has no preconditions; it checks its product for overflow.
@@ -191,7 +200,11 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
 }
 
 fn say_why_none() {
-    let unusable = unusable_interfaces().unwrap_or_default();
+    if let Some(why) = explain_empty_selection() {
+        tracing::warn!("{why}");
+        return;
+    }
+    let unusable = interfaces_without_device().unwrap_or_default();
     if unusable.is_empty() {
         tracing::warn!("no devices: this network namespace has no interface");
     }

@@ -28,9 +28,13 @@ impl fmt::Display for Errno {
 impl std::error::Error for Errno {}
 
 impl From<std::io::Error> for Errno {
-    /// Returns the error of the system call, or `EIO` for an error that is not from one.
+    /// Returns the error of the system call. For an error that is not from one, returns `EINVAL` if
+    /// an input is invalid, such as an environment variable, otherwise `EIO`.
     fn from(error: std::io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
+        Self(error.raw_os_error().unwrap_or(match error.kind() {
+            std::io::ErrorKind::InvalidInput => libc::EINVAL,
+            _ => libc::EIO,
+        }))
     }
 }
 

@@ -84,7 +84,7 @@ pub struct PeerArguments {
 enum DemoError {
     #[error(transparent)]
     Library(#[from] LibraryError),
-    #[error("cannot list the network interfaces: {0}")]
+    #[error("cannot list the devices: {0}")]
     Interfaces(#[source] io::Error),
     #[error("{NO_DEVICE}\n{0}")]
     NoDevice(String),

@@ -1,6 +1,6 @@
 //! From IP addresses to devices: the device of an address, and the source for a destination.
 
-use crate::device::{Device, PORT, PortState, devices};
+use crate::device::{Device, PORT, PortState, all_devices, devices};
 use crate::ports::route::{self, udp_socket, with_port};
 use socket2::SockAddr;
 use std::io;
@@ -125,13 +125,21 @@ fn scope(address: &SocketAddr) -> Result<u32, ResolveError> {
 
 /// Returns the device that has an address of this host; the port is ignored.
 ///
+/// The loopback device is found even if the process has it not selected. The connection manager does
+/// not look up loopback addresses; the datagram sockets of rsockets do, which show no device.
+///
 /// # Errors
 /// See [`ResolveError`].
 pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
     let scope = scope(&address)?;
     let ip = address.ip().to_canonical();
     let on_link = |device: &Device| scope == 0 || device.interface_index() == scope;
-    if let Some(bound) = device_with(ip, on_link)? {
+    let devices = match is_loopback(ip) {
+        true => all_devices(),
+        false => devices(),
+    };
+    let devices = devices.map_err(ResolveError::System)?;
+    if let Some(bound) = with_address(devices, ip, on_link) {
         return Ok(bound);
     }
     // Only an address of this host can be bound.
@@ -147,18 +155,22 @@ pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
 /// # Errors
 /// [`ResolveError::System`].
 pub(crate) fn device_of_gid(gid: Gid) -> Result<Option<Bound>, ResolveError> {
-    device_with(gid.to_ip(), |_| true)
+    let devices = devices().map_err(ResolveError::System)?;
+    Ok(with_address(devices, gid.to_ip(), |_| true))
 }
 
 /// Returns the first device with an address for which `suits` holds.
-fn device_with(ip: IpAddr, suits: impl Fn(&Device) -> bool) -> Result<Option<Bound>, ResolveError> {
-    let devices = devices().map_err(ResolveError::System)?;
+fn with_address(
+    devices: Vec<Arc<Device>>,
+    ip: IpAddr,
+    suits: impl Fn(&Device) -> bool,
+) -> Option<Bound> {
     let mut found = devices.into_iter().filter(|device| suits(device));
-    Ok(found.find_map(|device| {
+    found.find_map(|device| {
         let gids = device.gids();
         let (index, ip) = gids.into_iter().find(|(_, gid)| *gid == ip)?;
         Some(Bound::new(device, index, ip))
-    }))
+    })
 }
 
 /// Returns whether an address is one of this host's loopback addresses.

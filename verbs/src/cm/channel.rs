@@ -4,12 +4,11 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use urxe_driver::cm::EventChannel;
-use urxe_driver::device::devices;
 
+use crate::device;
 use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
-use crate::log;
 use crate::object::{self, Handle};
 use crate::wait_registry::WaitRegistry;
 
@@ -25,8 +24,7 @@ static CHANNELS: WaitRegistry<EventChannel> = WaitRegistry::new();
 /// # Errors
 /// `ENODEV` if there is no device.
 pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
-    log::start();
-    if devices()?.is_empty() {
+    if device::present()?.is_empty() {
         return Err(Errno(libc::ENODEV));
     }
     let channel = Arc::new(EventChannel::new()?);

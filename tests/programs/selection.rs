@@ -1,0 +1,176 @@
+//! The devices that `urxe run --devices` and `URXE_DEVICES` select.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::common::namespace::Cable;
+use crate::common::pingpong::exclusive;
+use crate::common::place::Place;
+use crate::common::require::{DEVINFO, IP, Need, require};
+use crate::common::run::{Finished, Running, run};
+use crate::connection_manager::{self, Server, TCP};
+use crate::rsockets::{self, wait_for_port};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Returns a network with the interfaces `va`, which has no route to the Internet, and `lo`.
+fn two_interfaces(needs: &[Need]) -> Option<Cable> {
+    let all = [&[DEVINFO, IP, Need::NetworkNamespaces], needs].concat();
+    require(&all).then(|| {
+        let cable = Cable::new(&Place::here(), 1500);
+        cable.a.ip("link set lo up");
+        cable
+    })
+}
+
+/// Runs a shell script over urxe with these options.
+fn script(place: &Place, options: &[&str], text: &str) -> Finished {
+    let mut command = place.urxe();
+    command.arg("run").args(options);
+    command.args(["--", "sh", "-c", text]);
+    run(text, command, LIMIT)
+}
+
+/// Returns the first words with a device's prefix, one for each line.
+fn devices(text: &str) -> Vec<&str> {
+    let words = text.lines().filter_map(|line| {
+        let mut words = line.split(['/', ' ', '\t']);
+        words.find(|word| word.starts_with("urxe_"))
+    });
+    words.collect()
+}
+
+#[test]
+fn selection_determines_the_devices_and_their_order() {
+    let Some(cable) = two_interfaces(&[]) else {
+        return;
+    };
+    let place = cable.a.place();
+    for (list, expected) in [
+        ("*", &["urxe_va", "urxe_lo"][..]),
+        ("lo,va", &["urxe_lo", "urxe_va"]),
+        ("urxe_lo", &["urxe_lo"]),
+        ("^lo", &["urxe_va"]),
+        ("*,^v*", &["urxe_lo"]),
+    ] {
+        for view in ["yes", "preload"] {
+            let options = ["--devices", list, "--sysfs", view];
+            for text in ["ibv_devices", "rdma link"] {
+                let shown = script(place, &options, text).success();
+                assert_eq!(devices(&shown.stdout), expected, "{list}: {shown}");
+                assert_eq!(shown.stderr, "", "{list}: {shown}");
+            }
+            let text = "ls /sys/class/infiniband /sys/class/infiniband_verbs";
+            let shown = script(place, &options, text).success();
+            let names: BTreeSet<_> = devices(&shown.stdout).into_iter().collect();
+            assert_eq!(names, expected.iter().copied().collect(), "{list}: {shown}");
+        }
+        let mut command = place.urxe();
+        command.arg("devices").env("URXE_DEVICES", list);
+        let shown = run("urxe devices", command, LIMIT).success();
+        assert_eq!(devices(&shown.stdout), expected, "{list}: {shown}");
+        let hidden = ["va", "lo"].map(|name| (name, expected.contains(&&*format!("urxe_{name}"))));
+        for (name, _) in hidden.iter().filter(|(_, shown)| !shown) {
+            let line = format!("  {name}: URXE_DEVICES leaves it out\n");
+            assert!(shown.stderr.contains(&line), "{list}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn list_that_is_not_understood_is_an_error() {
+    let place = Place::here();
+    let mut command = place.urxe();
+    command.args(["run", "--devices", "^lo,eth0", "--", "true"]);
+    let finished = run("urxe run", command, LIMIT);
+    assert_eq!(finished.status.code(), Some(2), "{finished}");
+    assert!(finished.stderr.contains("as in `^lo,^eth0`"), "{finished}");
+
+    if !require(&[DEVINFO]) {
+        return;
+    }
+    for program in ["ibv_devices", "ibv_devinfo"] {
+        let mut command = place.verbs(program);
+        command.env("URXE_DEVICES", "eth0,,lo");
+        let finished = run(program, command, LIMIT);
+        assert!(!finished.status.success(), "{finished}");
+        let messages = finished
+            .stderr
+            .matches("URXE_DEVICES: `eth0,,lo` has an empty name");
+        assert_eq!(messages.count(), 1, "{finished}");
+    }
+    let mut command = place.urxe();
+    command.arg("devices").env("URXE_DEVICES", "eth0,,lo");
+    let finished = run("urxe devices", command, LIMIT);
+    assert_eq!(finished.status.code(), Some(1), "{finished}");
+    assert!(
+        finished.stderr.contains("URXE_DEVICES: `eth0,,lo`"),
+        "{finished}"
+    );
+}
+
+#[test]
+fn selection_of_nothing_is_reported_with_the_choice() {
+    let Some(cable) = two_interfaces(&[Need::Program("rping", "rdmacm-utils")]) else {
+        return;
+    };
+    let message = "URXE_DEVICES=eth9 selects none of the usable interfaces, which are va, lo:";
+    let place = cable.a.place();
+    let mut list = place.urxe();
+    list.arg("devices").env("URXE_DEVICES", "eth9");
+    let mut commands = vec![list];
+    for words in ["ibv_devinfo", "rping -s -a 127.0.0.1"] {
+        let mut command = place.urxe();
+        command
+            .args(["run", "--devices", "eth9", "--"])
+            .args(words.split(' '));
+        commands.push(command);
+    }
+    for command in commands {
+        let finished = run("with eth9", command, LIMIT);
+        assert!(!finished.status.success(), "{finished}");
+        assert_eq!(finished.stderr.matches(message).count(), 1, "{finished}");
+    }
+}
+
+/// Starts a program with only the device `urxe_va`, so that none has a loopback address.
+fn start_without_lo(cable: &Cable, command: &str) -> Running {
+    let place = cable.a.place().through(["env", "URXE_DEVICES=^lo"]);
+    connection_manager::start(&place, command)
+}
+
+#[test]
+fn connections_to_loopback_addresses_need_no_loopback_device() {
+    let Some(cable) = two_interfaces(&[Need::Program("rping", "rdmacm-utils")]) else {
+        return;
+    };
+    let _exclusive = exclusive();
+    let place = cable.a.place().through(["env", "URXE_DEVICES=^lo"]);
+    let server = Server::start(&place, "rping -s -C 20 -v", TCP | 7174);
+    let client = start_without_lo(&cable, "rping -c -a 127.0.0.1 -C 20 -v").finish(LIMIT);
+    client.success();
+    server.finish().success();
+}
+
+/// A datagram socket on a loopback address uses the loopback interface, and needs to agree with a
+/// peer that selects other devices.
+#[test]
+fn datagrams_to_loopback_addresses_need_no_loopback_device() {
+    let Some(cable) = two_interfaces(&[rsockets::RSTREAM]) else {
+        return;
+    };
+    let _exclusive = exclusive();
+    for address in ["127.0.0.1", "::1"] {
+        let server = start_without_lo(&cable, &format!("udpong -b {address}"));
+        wait_for_port(cable.a.place(), "udp", 7174);
+        let client = format!("udpong -s {address} -C 50 -S 1000 -T a");
+        for running in [
+            start_without_lo(&cable, &client),
+            connection_manager::start(cable.a.place(), &client),
+        ] {
+            let finished = running.finish(connection_manager::LIMIT).success();
+            assert!(finished.stdout.contains("custom    1000"), "{finished}");
+        }
+        drop(server);
+    }
+}
