@@ -16,10 +16,7 @@ use urxe_net::{Address, Interface, LocalAddress, list_interfaces, variable};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
-pub use selection::{Selection, SelectionError, VARIABLE};
-
-/// The prefix of device names; the name of the interface follows.
-pub const NAME_PREFIX: &str = "urxe_";
+pub use selection::{NAME_PREFIX, Selection, SelectionError, VARIABLE};
 
 /// The number of a device's only port.
 pub const PORT: u8 = 1;
@@ -239,11 +236,6 @@ pub(crate) fn users_of(name: &str) -> (u64, u64) {
     (contexts, ids)
 }
 
-/// Returns the name of an interface's device.
-fn name_for(interface: &str) -> String {
-    format!("{NAME_PREFIX}{interface}")
-}
-
 impl Device {
     fn new(interface: &Interface) -> Device {
         let mut port = Port {
@@ -254,7 +246,7 @@ impl Device {
         };
         port.update(interface);
         Device {
-            name: name_for(&interface.name),
+            name: selection::device_name(&interface.name),
             interface: interface.name.clone(),
             index: interface.index,
             loopback: interface.loopback,

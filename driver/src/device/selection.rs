@@ -3,11 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// The prefix of device names; the name of the interface follows.
+pub const NAME_PREFIX: &str = "urxe_";
+
 /// The environment variable with the selection.
 pub const VARIABLE: &str = "URXE_DEVICES";
 
 /// A prefix that excludes the interfaces of a pattern.
 const EXCLUDE: char = '^';
+
+/// Returns the name of an interface's device.
+pub(super) fn device_name(interface: &str) -> String {
+    format!("{NAME_PREFIX}{interface}")
+}
 
 /// A selection of interfaces: patterns of names that are selected, then of names that are excluded.
 ///
@@ -106,7 +114,7 @@ impl Selection {
 impl Pattern {
     /// Returns whether an interface, or its device, has such a name.
     fn suits(&self, interface: &str) -> bool {
-        matches(&self.0, interface) || matches(&self.0, &name_for(interface))
+        matches(&self.0, interface) || matches(&self.0, &device_name(interface))
     }
 }
 
