@@ -47,24 +47,6 @@ fn queue_pairs_of_one_host_do_not_delay_each_others_responses() {
     }
 }
 
-/// Each of the attempts to send the last request of this seed, or its acknowledgement, is lost. So
-/// the requester gives up, which is no defect.
-#[test]
-fn retries_are_exhausted_where_the_links_lose_every_attempt() {
-    let limits = Limits {
-        ops: 412,
-        ..Limits::default()
-    };
-    assert_eq!(
-        connection::run(908_958, &limits, false).retries_exhausted,
-        1
-    );
-    assert_eq!(
-        connection::run(908_957, &limits, false).retries_exhausted,
-        0
-    );
-}
-
 #[test]
 fn messages_arrive_as_their_service_guarantees() {
     let total = all_pass("many-qps", many_qps::run);
