@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Network};
 use super::rx::Caller;
-use crate::scheduling::polling::Awaited;
+use crate::scheduling::polling::{Awaited, Call};
 use std::os::fd::BorrowedFd;
 use urxe_net::thread;
 
@@ -21,6 +21,13 @@ impl Engine {
             self.await_write();
         }
         taken
+    }
+
+    /// Begins a post of the program.
+    pub(crate) fn call_to_post(&self) -> Call<'_> {
+        let handoff = self.waker.handoff();
+        self.polling
+            .call_to_post(|| handoff.leaves_packets_to_polls())
     }
 
     /// Receives and runs timers in a poll that found no completion. True when there was any work.
@@ -45,7 +52,12 @@ impl Engine {
                 match awaited.next() {
                     Awaited::Poll => awaited.polled(self.poll()),
                     Awaited::Arrived => return self.counters.writes_awaited.add(1),
-                    Awaited::Missed => return self.waker.wake(),
+                    Awaited::Missed => {
+                        self.waker.wake();
+                        // The woken thread, or that of the peer, may need this processor.
+                        rustix::thread::sched_yield();
+                        return;
+                    }
                 }
             }
         });

@@ -118,15 +118,22 @@ impl Polling {
     pub(crate) fn call(&self) -> Call<'_> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         add(&self.begun, 1);
-        Call(&self.calls)
+        Call {
+            calls: &self.calls,
+            yields: false,
+        }
     }
 
     /// Begins a post of a thread of the program, which has seen the writes before it.
-    pub(crate) fn call_to_post(&self) -> Call<'_> {
-        if self.detector.misses.load(Ordering::Relaxed) > 0 {
+    /// `leaves_packets_to_polls` says that the progress thread relies on the program's polls.
+    pub(crate) fn call_to_post(&self, leaves_packets_to_polls: impl FnOnce() -> bool) -> Call<'_> {
+        let mut call = self.call();
+        let misses_left = self.detector.misses.load(Ordering::Relaxed);
+        if misses_left > 0 {
             self.take_written();
+            call.yields = misses_left < MAX_MISSES || !leaves_packets_to_polls();
         }
-        self.call()
+        call
     }
 
     /// Counts a poll.
@@ -242,11 +249,20 @@ fn add(sum: &AtomicU64, more: u64) {
 
 /// A post or poll of the program, for as long as this value exists.
 #[derive(Debug)]
-pub(crate) struct Call<'a>(&'a AtomicU32);
+pub(crate) struct Call<'a> {
+    calls: &'a AtomicU32,
+    /// Whether the thread yields the processor when the call ends, since it may poll memory next.
+    /// Over loopback its packets may have woken the peer's progress thread on the same processor,
+    /// and the kernel would preempt this thread at the scheduler's tick only.
+    yields: bool,
+}
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.calls.fetch_sub(1, Ordering::Relaxed);
+        if self.yields {
+            rustix::thread::sched_yield();
+        }
     }
 }
 
@@ -267,10 +283,30 @@ mod tests {
     fn a_post_takes_the_writes_before_it() {
         let polling = Polling::default();
         polling.wrote();
-        drop(polling.call_to_post());
+        drop(polling.call_to_post(|| true));
         assert!(!polling.take_written());
         polling.wrote();
         assert!(polling.take_written());
+    }
+
+    #[test]
+    fn a_post_before_polls_of_memory_yields() {
+        let polling = Polling::default();
+        assert!(
+            !polling.call_to_post(|| false).yields,
+            "no writes to poll for"
+        );
+        polling.wrote();
+        assert!(!polling.call_to_post(|| true).yields, "its polls receive");
+        assert!(polling.call_to_post(|| false).yields);
+        polling
+            .detector
+            .misses
+            .store(MAX_MISSES - 1, Ordering::Relaxed);
+        assert!(
+            polling.call_to_post(|| true).yields,
+            "its last poll missed the write"
+        );
     }
 
     #[test]

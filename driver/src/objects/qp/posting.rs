@@ -48,7 +48,7 @@ impl Qp {
             now: now(),
             sends: 0,
             bytes: 0,
-            _call: engine.polling().call_to_post(),
+            _call: engine.call_to_post(),
         }
     }
 }
