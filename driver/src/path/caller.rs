@@ -125,8 +125,14 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if self.engine.waker.handoff().leave() {
-            self.engine.waker.wake();
+        let Engine { waker, polling, .. } = self.engine;
+        let polls_memory = polling.polls_memory();
+        if waker.handoff().leave(polls_memory) {
+            waker.wake();
+            if polls_memory {
+                // The woken thread may need this processor.
+                rustix::thread::sched_yield();
+            }
         }
     }
 }

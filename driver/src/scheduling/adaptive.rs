@@ -97,7 +97,7 @@ impl AdaptivePolling {
     /// Chooses how to sleep, from the calls of the program since the last choice.
     pub(crate) fn choose(&mut self, polling: &Polling, handoff: &Handoff, now: Time) -> Mode {
         let polls = self.polls_all_the_time(polling, now) && now >= self.receives_until;
-        handoff.choose(polls, &mut self.returns)
+        handoff.choose(polls, polling.polls_memory(), &mut self.returns)
     }
 
     /// Returns whether the program polls all the time.

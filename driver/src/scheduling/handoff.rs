@@ -78,12 +78,13 @@ impl Handoff {
     }
 
     /// Counts such a thread off, and returns whether the progress thread must be woken.
+    /// `polls_memory` says that the program is expected to poll memory next.
     #[must_use]
-    pub(crate) fn leave(&self) -> bool {
+    pub(crate) fn leave(&self, polls_memory: bool) -> bool {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         self.returns.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.is(Mode::Parked)
+        self.is(Mode::Parked) || (polls_memory && self.is(Mode::YieldingToWaiters))
     }
 
     /// Returns whether the progress thread must be woken for work at `at`, which is already visible
@@ -96,14 +97,15 @@ impl Handoff {
         }
     }
 
-    /// Chooses the mode of the next sleep. `polls` says that the program polls all the time;
-    /// `returns` is the caller's state, kept from one choice to the next.
-    pub(crate) fn choose(&self, polls: bool, returns: &mut u64) -> Mode {
+    /// Chooses the mode of the next sleep. `polls` says that the program polls all the time,
+    /// `polls_memory` that it polls memory between its calls; `returns` is the caller's state, kept
+    /// from one choice to the next.
+    pub(crate) fn choose(&self, polls: bool, polls_memory: bool, returns: &mut u64) -> Mode {
         let now = self.returns.load(Ordering::Relaxed);
         let returned = std::mem::replace(returns, now) != now;
         let mode = if self.has_waiters() && !returned {
             Mode::Parked
-        } else if self.has_waiters() || returned {
+        } else if self.has_waiters() || (returned && !polls_memory) {
             Mode::YieldingToWaiters
         } else if polls && !self.is_armed() {
             Mode::YieldingToPolls

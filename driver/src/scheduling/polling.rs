@@ -101,6 +101,11 @@ impl Polling {
         self.detector.misses.store(MAX_MISSES, Ordering::Relaxed);
     }
 
+    /// Returns whether the program counts as one that polls memory.
+    pub(crate) fn polls_memory(&self) -> bool {
+        self.detector.misses.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns whether the program polls memory for a write that did not arrive in time, and clears
     /// that.
     pub(crate) fn take_polls_memory(&self) -> bool {

@@ -43,7 +43,7 @@ impl Engine {
     /// Models the progress thread, which must process packets while a queue is armed.
     fn watch(&self) {
         let mut returns = 0;
-        while self.handoff.choose(true, &mut returns) != Mode::Watching {
+        while self.handoff.choose(true, false, &mut returns) != Mode::Watching {
             self.bell.wait();
         }
     }

@@ -53,7 +53,7 @@ fn wait_and_leave(threads: usize, times: usize) {
     let engine = Engine::new();
     let come_and_go = |engine: &Engine| {
         engine.handoff.enter();
-        engine.wake_if(engine.handoff.leave());
+        engine.wake_if(engine.handoff.leave(false));
     };
     let waiters: Vec<_> = (0..threads)
         .map(|_| {
@@ -64,15 +64,18 @@ fn wait_and_leave(threads: usize, times: usize) {
         .collect();
     let mut returns = 0;
     for _ in 0..3 {
-        if engine.handoff.choose(false, &mut returns) == Mode::Parked {
+        if engine.handoff.choose(false, false, &mut returns) == Mode::Parked {
             PARKED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
     }
     waiters.into_iter().for_each(join);
     // Without callers it does not park again.
-    engine.handoff.choose(false, &mut returns);
-    assert_eq!(engine.handoff.choose(false, &mut returns), Mode::Watching);
+    engine.handoff.choose(false, false, &mut returns);
+    assert_eq!(
+        engine.handoff.choose(false, false, &mut returns),
+        Mode::Watching
+    );
 }
 
 /// Only the progress thread can wake a program that polls, arms and then sleeps.
@@ -84,7 +87,7 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
         });
         let mut returns = 0;
         // In the driver this state lasts at most a millisecond. Here the wake-up must not be lost.
-        while engine.handoff.choose(true, &mut returns) == Mode::YieldingToPolls {
+        while engine.handoff.choose(true, false, &mut returns) == Mode::YieldingToPolls {
             YIELDED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
@@ -92,7 +95,7 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
         join(program);
         engine.handoff.disarm();
         assert_eq!(
-            engine.handoff.choose(true, &mut returns),
+            engine.handoff.choose(true, false, &mut returns),
             Mode::YieldingToPolls
         );
     });
