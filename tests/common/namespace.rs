@@ -61,7 +61,7 @@ impl Namespace {
         let target = process.id().to_string();
         let words = [&["nsenter", "--target", &target], enter, &["--"]].concat();
         Self {
-            place: base.through(words),
+            place: base.inside(words),
             process,
         }
     }
