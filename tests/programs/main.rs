@@ -12,6 +12,7 @@ mod devices;
 mod examples;
 mod extended_connections;
 mod faults;
+mod fio;
 mod first_errors;
 mod forking;
 mod fuzz;
