@@ -34,3 +34,4 @@ mod sysfs;
 mod ucx;
 mod unreliable;
 mod urxe_run;
+mod vendored;

@@ -45,6 +45,7 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("ucx_info"), "ucx-utils"),
     (Probe::Program("fi_pingpong"), "libfabric-bin"),
     (Probe::Program("fio"), "fio"),
+    (Probe::Program("patchelf"), "patchelf"),
     // For building the C examples.
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),
