@@ -128,6 +128,44 @@ impl Drop for Namespace {
     }
 }
 
+/// Namespaces that a bridge connects, each with the interface `eth0`.
+pub struct Cluster {
+    /// The hosts.
+    pub hosts: Vec<Namespace>,
+    /// The namespace of the bridge.
+    _switch: Namespace,
+}
+
+impl Cluster {
+    /// Creates a cluster of `count` hosts.
+    pub fn new(base: &Place, count: usize) -> Self {
+        let switch = Namespace::new(base);
+        switch.ip("link add name bridge0 type bridge");
+        switch.ip("link set bridge0 up");
+        let hosts = (0..count).map(|index| {
+            let host = switch.sibling();
+            let peer = host.process.id();
+            switch.ip(&format!(
+                "link add name port{index} type veth peer name eth0 netns {peer}"
+            ));
+            switch.ip(&format!("link set port{index} master bridge0 up"));
+            host.ip(&format!("addr add {}/24 dev eth0", Self::address(index)));
+            host.ip("link set eth0 up");
+            host.ip("link set lo up");
+            host
+        });
+        Self {
+            hosts: hosts.collect(),
+            _switch: switch,
+        }
+    }
+
+    /// Returns the address of a host.
+    pub fn address(index: usize) -> String {
+        format!("192.0.2.{}", index + 1)
+    }
+}
+
 /// Two namespaces that a veth pair connects: `va` in the first, `vb` in the second.
 pub struct Cable {
     /// The namespace of `va`.

@@ -7,6 +7,7 @@ mod common;
 
 mod asyncwatch;
 mod capture;
+mod cluster;
 mod connection_manager;
 mod devices;
 mod examples;
