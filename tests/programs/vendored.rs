@@ -37,13 +37,10 @@ fn vendored_library_is_replaced_by_preloading() {
         return;
     }
     let directory = Directory::new();
-    let found = search_path()
+    let mut found = search_path()
         .into_iter()
         .map(|path| path.join("ibv_devices"));
-    let installed = found
-        .filter(|path| path.is_file())
-        .next()
-        .expect("required");
+    let installed = found.find(|path| path.is_file()).expect("required");
     let program = directory.path().join("ibv_devices");
     let copy = directory.path().join(COPY);
     std::fs::copy(&installed, &program).expect("own directory");
