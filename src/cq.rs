@@ -167,7 +167,8 @@ impl CompletionQueue {
     /// Requests a notification: the descriptor becomes readable at the next completion.
     /// (`ibv_req_notify_cq`.)
     ///
-    /// Completions that are already in the queue cause no notification, so poll after arming.
+    /// A completion that is already in the queue causes one at once, unless an earlier notification
+    /// announced it: poll until the queue is empty after each notification.
     pub fn arm(&self) {
         self.0.driver.arm(false);
     }

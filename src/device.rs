@@ -61,7 +61,8 @@ fn names(found: &[String]) -> String {
 /// Returns the devices of this host, one for each usable network interface.
 /// (`ibv_get_device_list`.)
 ///
-/// The interface of the default route comes first, the loopback interface last.
+/// The interface of the default route comes first. The loopback interface has a device in this list
+/// only if no other interface has an active one; [`device`] returns it by its name.
 ///
 /// # Errors
 /// [`DeviceError::List`].
@@ -75,9 +76,9 @@ pub fn devices() -> Result<Vec<Device>, DeviceError> {
 /// # Errors
 /// [`DeviceError::List`] and [`DeviceError::NotFound`].
 pub fn device(name: &str) -> Result<Device, DeviceError> {
-    let all = devices()?;
+    let all = driver::devices_by_name().map_err(DeviceError::List)?;
     match all.iter().find(|device| device.name() == name) {
-        Some(device) => Ok(device.clone()),
+        Some(device) => Ok(Device(Arc::clone(device))),
         None => Err(DeviceError::NotFound {
             name: name.to_owned(),
             found: all.iter().map(|device| device.name().to_owned()).collect(),

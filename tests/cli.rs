@@ -59,7 +59,9 @@ impl Drop for Scratch {
 
 #[test]
 fn devices_shows_the_loopback_device_with_its_gids() {
-    let output = output(urxe(&["devices"]));
+    let mut command = urxe(&["devices"]);
+    command.env("URXE_DEVICES", "*");
+    let output = output(command);
     assert!(output.status.success(), "{output:?}");
     let text = stdout(&output);
     let lo = text.lines().find(|line| line.starts_with("urxe_lo "));

@@ -95,6 +95,16 @@ pub fn search_path() -> Result<OsString, LaunchError> {
     Ok(path)
 }
 
+/// Returns the path of the library for [`PRELOAD`], from a value of [`search_path`].
+///
+/// The dynamic linker looks symbols up in preloaded objects first, by their version and not by the
+/// name of the file that the program was linked with. So they also replace a copy of libibverbs with
+/// another name, which is found by the program's own `RPATH` before [`SEARCH_PATH`] is considered.
+pub fn first_library(search_path: &OsStr) -> PathBuf {
+    let directory = env::split_paths(search_path).next().unwrap_or_default();
+    directory.join(NAMES[0])
+}
+
 /// Returns the value of [`PROGRAM_PATH`] for a program that uses urxe; `None` if the variable is not
 /// set.
 ///

@@ -40,6 +40,10 @@ pub struct Arguments {
     /// characters, and `^` excludes. Sets URXE_DEVICES
     #[arg(long, value_name = "LIST")]
     devices: Option<Selection>,
+    /// Also preload the library, for programs with their own copy of libibverbs under another name,
+    /// such as Python packages with `libibverbs-1de1263b.so`
+    #[arg(long)]
+    preload: bool,
     /// Use RDMA for the program's IPv4 and IPv6 sockets, by preloading librspreload.so. Programs
     /// and sockets can be selected in /etc/rdma/rsocket/preload_config
     #[arg(long)]
@@ -86,11 +90,18 @@ pub fn run(arguments: Arguments) -> ExitCode {
             return ExitCode::from(OWN_FAILURE);
         }
     };
-    if arguments.rsockets
-        && let Err(error) = preload_rsockets(&mut variables)
-    {
-        eprintln!("urxe run: {error}");
-        return ExitCode::from(OWN_FAILURE);
+    // The object that is added last comes first: rsockets interposes functions of the C library.
+    let library = arguments
+        .preload
+        .then(|| Ok(launch::first_library(&search_path)));
+    let rsockets = arguments
+        .rsockets
+        .then(|| library::find(RSPRELOAD).map_err(|error| error.to_string()));
+    for object in library.into_iter().chain(rsockets) {
+        if let Err(error) = object.and_then(|path| preload(&mut variables, path)) {
+            eprintln!("urxe run: {error}");
+            return ExitCode::from(OWN_FAILURE);
+        }
     }
     if let Some(selection) = arguments.devices {
         variables.push((device::VARIABLE, selection.to_string().into()));
@@ -127,9 +138,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Puts the rsockets object first in `LD_PRELOAD`.
-fn preload_rsockets(variables: &mut Vec<sysfs::Variable>) -> Result<(), String> {
-    let path = library::find(RSPRELOAD).map_err(|error| error.to_string())?;
+/// Puts an object first in `LD_PRELOAD`.
+fn preload(variables: &mut Vec<sysfs::Variable>, path: PathBuf) -> Result<(), String> {
     let mut preload = path.into_os_string();
     // The dynamic linker splits the list at these bytes.
     if preload

@@ -74,8 +74,9 @@ struct Port {
     gids: Vec<Option<IpAddr>>,
 }
 
-/// Returns the devices of this process: the selected ones in the order of [`Selection`], otherwise
-/// all devices of this host, the one with the default route first, the loopback last.
+/// Returns the devices of this process: the selected ones in the order of [`Selection`]. Without a
+/// selection, all devices of this host, the one with the default route first; the loopback device
+/// is one of them only if no other device is active.
 ///
 /// # Errors
 /// The error of the system call if the kernel does not list the interfaces, or a
@@ -83,12 +84,44 @@ struct Port {
 pub fn devices() -> io::Result<Vec<Arc<Device>>> {
     let selection = selection()?;
     let mut interfaces = usable_interfaces()?;
-    if let Some(selection) = selection {
-        interfaces.retain(|interface| selection.rank(&interface.name).is_some());
-        // The sort is stable: the interfaces of one pattern keep their order.
-        interfaces.sort_by_key(|interface| selection.rank(&interface.name));
-    }
+    choose(selection, &mut interfaces);
     Ok(interfaces.iter().map(known_or_new).collect())
+}
+
+/// Returns the devices that a program can name: those of [`devices`] and, without a selection, also
+/// the loopback device, as the last one.
+///
+/// # Errors
+/// As for [`devices`].
+pub fn devices_by_name() -> io::Result<Vec<Arc<Device>>> {
+    match selection()? {
+        Some(_) => devices(),
+        None => all_devices(),
+    }
+}
+
+/// Keeps the selected interfaces, in the order of their devices.
+///
+/// The loopback device of one host cannot reach that of another, but both have the same addresses.
+/// UCX takes the two for connected: it spreads large messages over all pairs of devices, and the
+/// transfer hangs. Mooncake pairs devices in the same way. So programs that use all devices get the
+/// loopback device only where they have no other.
+fn choose(selection: Option<&Selection>, interfaces: &mut Vec<Interface>) {
+    match selection {
+        Some(selection) => {
+            interfaces.retain(|interface| selection.rank(&interface.name).is_some());
+            // The sort is stable: the interfaces of one pattern keep their order.
+            interfaces.sort_by_key(|interface| selection.rank(&interface.name));
+        }
+        None if has_link(interfaces) => interfaces.retain(|interface| !interface.loopback),
+        None => {}
+    }
+}
+
+/// Returns whether a device other than the loopback device is active.
+fn has_link(interfaces: &[Interface]) -> bool {
+    let mut others = interfaces.iter().filter(|interface| !interface.loopback);
+    others.any(|interface| interface.running)
 }
 
 /// Returns all devices of this host, including those that are not selected.
@@ -112,11 +145,15 @@ fn usable_interfaces() -> io::Result<Vec<Interface>> {
 pub fn interfaces_without_device() -> io::Result<Vec<(String, &'static str)>> {
     let selection = selection()?;
     let interfaces = list_interfaces()?;
-    let is_selected =
-        |interface: &Interface| selection.is_none_or(|s| s.rank(&interface.name).is_some());
+    let mut chosen = usable_interfaces()?;
+    choose(selection, &mut chosen);
+    let not_chosen = match selection {
+        Some(_) => "URXE_DEVICES leaves it out",
+        None => "it connects to no other host (`URXE_DEVICES=*` includes it)",
+    };
     let why = |interface: &Interface| {
-        let why = unusable(interface);
-        let why = why.or_else(|| (!is_selected(interface)).then_some("URXE_DEVICES leaves it out"));
+        let is_chosen = chosen.iter().any(|chosen| chosen.index == interface.index);
+        let why = unusable(interface).or_else(|| (!is_chosen).then_some(not_chosen));
         Some((interface.name.clone(), why?))
     };
     Ok(interfaces.iter().filter_map(why).collect())

@@ -220,6 +220,46 @@ fn solicited_arming_ignores_unsolicited_completions() {
     assert_eq!(poll(&mut fds, Some(&none)).unwrap(), 0);
 }
 
+/// UCX arms after its last poll and then sleeps, without another poll: NICs compare the consumer
+/// index of the request.
+#[test]
+fn arming_notifies_of_a_completion_that_no_event_announced() {
+    let (channel, a, b) = notified();
+    let from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    let is_readable = || {
+        let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
+        let none = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&none)).unwrap() == 1
+    };
+    let transfer = |wr_id| {
+        b.qp.post_receive(wr_id, &[to.sge(0, 64)]).unwrap();
+        a.post(wr_id, SendOp::Send, &[from.sge(0, 64)]);
+        assert_eq!(a.completion().status, WcStatus::Success);
+    };
+    transfer(1);
+    // It is unsolicited.
+    b.cq.arm(true);
+    assert!(!is_readable());
+    b.cq.arm(false);
+    assert!(is_readable());
+    channel.next().unwrap();
+    // That event announced it, and one that was taken needs none.
+    b.cq.arm(false);
+    assert!(!is_readable());
+    transfer(2);
+    channel.next().unwrap();
+    transfer(3);
+    for wr_id in 1..=3 {
+        assert_eq!(b.completion().wr_id, wr_id);
+    }
+    b.cq.arm(false);
+    assert!(!is_readable());
+}
+
 /// An application that is only a target makes no calls, and its memory is still written and read.
 #[test]
 fn an_idle_target_is_served_by_the_progress_thread() {

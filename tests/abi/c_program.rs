@@ -99,6 +99,8 @@ impl CProgram {
                 .arg(program)
                 .arg(case)
                 .env("LD_LIBRARY_PATH", library::under_both_names())
+                // Cases that add interfaces still use the loopback device.
+                .env("URXE_DEVICES", "*")
                 .env("URXE_LOG", "off")
                 .output()
                 .expect("the program runs");
@@ -140,6 +142,8 @@ impl CProgram {
                 .arg(&program)
                 .arg(case)
                 .env("LD_LIBRARY_PATH", library::under_both_names())
+                // Cases that add interfaces still use the loopback device.
+                .env("URXE_DEVICES", "*")
                 .env("URXE_LOG", "off")
                 .output()
                 .expect("valgrind runs");

@@ -76,6 +76,7 @@ fn messages(case: &str, log: Option<&str>) -> Option<String> {
     command
         .arg(case)
         .env("LD_LIBRARY_PATH", library::under_both_names())
+        .env("URXE_DEVICES", "*")
         .env_remove("URXE_LOG");
     if let Some(log) = log {
         command.env("URXE_LOG", log);

@@ -61,7 +61,7 @@ impl Namespace {
         let target = process.id().to_string();
         let words = [&["nsenter", "--target", &target], enter, &["--"]].concat();
         Self {
-            place: base.through(words),
+            place: base.inside(words),
             process,
         }
     }
@@ -125,6 +125,44 @@ impl Drop for Namespace {
         // Closing its input also ends it; killing it takes less time.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// Namespaces that a bridge connects, each with the interface `eth0`.
+pub struct Cluster {
+    /// The hosts.
+    pub hosts: Vec<Namespace>,
+    /// The namespace of the bridge.
+    _switch: Namespace,
+}
+
+impl Cluster {
+    /// Creates a cluster of `count` hosts.
+    pub fn new(base: &Place, count: usize) -> Self {
+        let switch = Namespace::new(base);
+        switch.ip("link add name bridge0 type bridge");
+        switch.ip("link set bridge0 up");
+        let hosts = (0..count).map(|index| {
+            let host = switch.sibling();
+            let peer = host.process.id();
+            switch.ip(&format!(
+                "link add name port{index} type veth peer name eth0 netns {peer}"
+            ));
+            switch.ip(&format!("link set port{index} master bridge0 up"));
+            host.ip(&format!("addr add {}/24 dev eth0", Self::address(index)));
+            host.ip("link set eth0 up");
+            host.ip("link set lo up");
+            host
+        });
+        Self {
+            hosts: hosts.collect(),
+            _switch: switch,
+        }
+    }
+
+    /// Returns the address of a host.
+    pub fn address(index: usize) -> String {
+        format!("192.0.2.{}", index + 1)
     }
 }
 

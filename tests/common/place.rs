@@ -22,6 +22,9 @@ const NOBODY: &str = "65534";
 pub struct Place {
     /// The command prefix.
     prefix: Vec<OsString>,
+    /// The devices that are selected on this host, whose interfaces are unknown: all of them, also
+    /// that of the loopback interface. A namespace has the default.
+    devices: Option<&'static str>,
     urxe: PathBuf,
     /// Objects that live as long as the place: its namespace, a copied installation.
     kept: Vec<Rc<dyn Any>>,
@@ -39,6 +42,7 @@ impl Place {
         });
         Self {
             prefix: Vec::new(),
+            devices: Some("*"),
             urxe: directory.join("urxe"),
             kept: Vec::new(),
         }
@@ -90,6 +94,13 @@ impl Place {
         place
     }
 
+    /// Returns the same place in a network namespace, which `words` enter.
+    pub fn inside<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Self {
+        let mut place = self.through(words);
+        place.devices = None;
+        place
+    }
+
     /// Returns a command for a program without urxe.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut words = self
@@ -106,6 +117,9 @@ impl Place {
             .env("PATH", path)
             .env_remove("LD_LIBRARY_PATH")
             .current_dir("/");
+        if let Some(devices) = self.devices {
+            command.env("URXE_DEVICES", devices);
+        }
         command
     }
 

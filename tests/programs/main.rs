@@ -7,11 +7,13 @@ mod common;
 
 mod asyncwatch;
 mod capture;
+mod cluster;
 mod connection_manager;
 mod devices;
 mod examples;
 mod extended_connections;
 mod faults;
+mod fio;
 mod first_errors;
 mod forking;
 mod fuzz;
@@ -33,3 +35,4 @@ mod sysfs;
 mod ucx;
 mod unreliable;
 mod urxe_run;
+mod vendored;

@@ -73,7 +73,7 @@ fn links_have_the_fields_of_iproute2() {
     }
     let cable = Cable::new(&Place::here(), 1500);
     cable.a.ip("link set lo up");
-    let place = cable.a.place();
+    let place = &cable.a.place().through(["env", "URXE_DEVICES=*"]);
     let link = |interface: &str| {
         let index = index(place, interface);
         json!({

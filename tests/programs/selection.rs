@@ -1,13 +1,13 @@
 //! The devices that `urxe run --devices` and `URXE_DEVICES` select.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::namespace::Cable;
 use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, require};
-use crate::common::run::{Finished, Running, run};
+use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 use crate::connection_manager::{self, Server, TCP};
 use crate::rsockets::{self, wait_for_port};
 
@@ -75,6 +75,50 @@ fn selection_determines_the_devices_and_their_order() {
             assert!(shown.stderr.contains(&line), "{list}: {shown}");
         }
     }
+}
+
+/// Both hosts have a loopback device with the same addresses, which programs that use all devices
+/// would connect to each other.
+#[test]
+fn loopback_device_is_in_the_default_only_without_another() {
+    let Some(cable) = two_interfaces(&[]) else {
+        return;
+    };
+    let place = cable.a.place();
+    let check = |expected: &[&str]| {
+        for view in ["yes", "preload"] {
+            for text in ["ibv_devices", "rdma link", "ls /sys/class/infiniband"] {
+                let shown = script(place, &["--sysfs", view], text).success();
+                let found: BTreeSet<_> = match text.starts_with("ls") {
+                    true => shown.stdout.lines().collect(),
+                    false => devices(&shown.stdout).into_iter().collect(),
+                };
+                assert_eq!(found, expected.iter().copied().collect(), "{shown}");
+                assert_eq!(shown.stderr, "", "{shown}");
+            }
+        }
+    };
+    check(&["urxe_va"]);
+    let mut command = place.urxe();
+    command.arg("devices");
+    let shown = run("urxe devices", command, LIMIT).success();
+    assert_eq!(devices(&shown.stdout), ["urxe_va"], "{shown}");
+    let why = "  lo: it connects to no other host (`URXE_DEVICES=*` includes it)\n";
+    assert!(shown.stderr.contains(why), "{shown}");
+    // Without a peer the interface has no carrier, so its device is not active.
+    cable.b.ip("link set vb down");
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut command = place.command("ip");
+        command.args(["link", "show", "va"]);
+        let shown = run("ip link show", command, LIMIT).success();
+        if shown.stdout.contains("NO-CARRIER") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{shown}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    check(&["urxe_va", "urxe_lo"]);
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn the_error_of_an_unknown_device_lists_the_devices() {
         all.iter()
             .all(|device| device.name() == format!("urxe_{}", device.interface()))
     );
-    let last = all.last().unwrap();
+    let last = urxe::device("urxe_lo").unwrap();
     assert!(last.is_loopback() && last.active_mtu() == Mtu::B4096);
     assert!(
         last.gids()

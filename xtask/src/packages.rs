@@ -43,6 +43,9 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::File("libfabric.so.1"), "libfabric1"),
     (Probe::Program("ib_write_bw"), "perftest"),
     (Probe::Program("ucx_info"), "ucx-utils"),
+    (Probe::Program("fi_pingpong"), "libfabric-bin"),
+    (Probe::Program("fio"), "fio"),
+    (Probe::Program("patchelf"), "patchelf"),
     // For building the C examples.
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),

@@ -28,7 +28,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use urxe_driver::Device;
-use urxe_driver::device::devices;
+use urxe_driver::device::{self, devices_by_name};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
@@ -184,7 +184,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
         .collect();
     common.extend(arguments.plan.to_arguments());
 
-    let mut peers = Peers::start(&common)?;
+    let mut peers = Peers::start(device.name(), &common)?;
     let measured = peers.follow(&arguments.plan)?;
     print(&table(&arguments.plan, &measured));
     if arguments.skip_pingpong {
@@ -200,7 +200,7 @@ fn print(text: &str) {
 
 /// Returns the device of this name; without a name the loopback device, or else the first.
 fn choose(name: Option<&str>) -> Result<Arc<Device>, DemoError> {
-    let mut found = devices().map_err(DemoError::Interfaces)?;
+    let mut found = devices_by_name().map_err(DemoError::Interfaces)?;
     if found.is_empty() {
         let why = explain_missing().map_err(DemoError::Interfaces)?;
         return Err(DemoError::NoDevice(why));
@@ -267,7 +267,7 @@ enum Event {
 }
 
 impl Peers {
-    fn start(common: &[OsString]) -> Result<Self, DemoError> {
+    fn start(device: &str, common: &[OsString]) -> Result<Self, DemoError> {
         let (sender, reports) = mpsc::channel();
         let mut peers = Self {
             children: Vec::new(),
@@ -279,7 +279,7 @@ impl Peers {
                 Role::Responder => "responder",
                 Role::Requester => "requester",
             };
-            let child = start_peer(role, socket.into(), common, name, &sender);
+            let child = start_peer(role, socket.into(), device, common, name, &sender);
             peers
                 .children
                 .push((name, child.map_err(DemoError::Start)?));
@@ -367,6 +367,7 @@ impl Drop for Peers {
 fn start_peer(
     role: Role,
     socket: OwnedFd,
+    device: &str,
     common: &[OsString],
     name: &'static str,
     reports: &Sender<Event>,
@@ -375,6 +376,8 @@ fn start_peer(
     let mut child = Command::new(own_path())
         .args(["demo-peer", "--role", role.get_name()])
         .args(common)
+        // The loopback device is usually not among the devices by default.
+        .env(device::VARIABLE, device)
         .stdin(Stdio::from(socket))
         .stdout(Stdio::piped())
         .spawn()?;

@@ -7,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{own_path, print};
+use urxe_driver::device::VARIABLE;
+
 use crate::run::find_program;
 
 /// The name of the program.
@@ -82,6 +84,7 @@ fn run(device: &str, gid_index: u8) -> io::Result<Output> {
                 &gid_index.to_string(),
             ])
             .args(["-p", &port.to_string()])
+            .env(VARIABLE, device)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -41,8 +41,9 @@ impl Cq {
 
     /// Requests one notification on the channel: for the next completion, or with `solicited_only`
     /// for the next that is solicited or an error (11.4.2.2). A request for any completion
-    /// overrides one for solicited ones.
-    pub fn arm(&self, solicited_only: bool) {
+    /// overrides one for solicited ones. A completion in the queue that was added without a
+    /// notification counts as the next one.
+    pub fn arm(self: &Arc<Self>, solicited_only: bool) {
         path::get().flush_deferred();
         self.request_notification(solicited_only);
     }

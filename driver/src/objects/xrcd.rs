@@ -66,7 +66,7 @@ impl Xrcd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::devices;
+    use crate::device::devices_by_name;
     use crate::event_queue::EventQueue;
     use crate::pd::Pd;
     use crate::queues::cq::{Cq, CqInit};
@@ -80,7 +80,7 @@ mod tests {
     };
 
     fn loopback() -> Arc<Device> {
-        let devices = devices().unwrap();
+        let devices = devices_by_name().unwrap();
         devices.into_iter().find(|d| d.is_loopback()).unwrap()
     }
 

@@ -10,7 +10,7 @@ use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::scheduling::moderation::Moderation;
 use crate::sync::lock;
-use entries::{Added, Entries};
+use entries::{Added, Entries, Request};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use urxe_net::{now, wall};
@@ -155,10 +155,14 @@ impl Cq {
 
     /// Requests one notification on the channel: for the next completion, or with `solicited_only`
     /// for the next that is solicited or an error (11.4.2.2). A request for any completion
-    /// overrides one for solicited ones.
-    pub(crate) fn request_notification(&self, solicited_only: bool) {
-        if self.entries.arm(solicited_only) {
-            self.monitor.armed();
+    /// overrides one for solicited ones. A completion in the queue that was added without a
+    /// notification counts as the next one.
+    pub(crate) fn request_notification(self: &Arc<Self>, solicited_only: bool) {
+        match self.entries.arm(solicited_only) {
+            Request::Armed => self.monitor.armed(),
+            Request::Renewed => {}
+            Request::Notify { was_armed: true } => self.notify(),
+            Request::Notify { was_armed: false } => self.push_event(),
         }
     }
 
@@ -228,6 +232,10 @@ impl Cq {
     /// Delivers the notification that was requested.
     fn notify(self: &Arc<Self>) {
         self.monitor.disarmed();
+        self.push_event();
+    }
+
+    fn push_event(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));
         }

@@ -90,7 +90,7 @@ impl End {
         cqe: u32,
         srq: impl FnOnce(&Context) -> Option<Arc<Srq>>,
     ) -> End {
-        let devices = device::devices().unwrap();
+        let devices = device::devices_by_name().unwrap();
         let lo = devices
             .iter()
             .find(|d| d.is_loopback())

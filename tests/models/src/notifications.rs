@@ -1,7 +1,7 @@
 //! Arming completion queues: a program that arms, polls and then sleeps misses no completion.
 
 use crate::counted::Counted;
-use crate::entries::{Added, Entries};
+use crate::entries::{Added, Entries, Request};
 use crate::handoff::{Handoff, Mode};
 use crate::system::{EventFd, Semaphore, check, join, thread};
 use std::sync::Arc;
@@ -27,8 +27,19 @@ impl Engine {
 
     /// Models `Cq::arm`.
     fn arm(&self) {
-        if self.queue.arm(false) && self.handoff.arm() {
-            self.bell.write();
+        match self.queue.arm(false) {
+            Request::Armed => {
+                if self.handoff.arm() {
+                    self.bell.write();
+                }
+            }
+            Request::Renewed => {}
+            Request::Notify { was_armed } => {
+                if was_armed {
+                    self.handoff.disarm();
+                }
+                self.channel.push(());
+            }
         }
     }
 
@@ -80,6 +91,22 @@ pub fn poll_after_arming_misses_no_completion() {
         engine.push(1);
         join(program);
         assert_eq!(engine.handoff.is_armed(), engine.queue.disarm());
+    });
+}
+
+/// A program arms and sleeps without a poll in between. Its completion may come before it arms.
+pub fn arming_without_a_poll_misses_no_completion() {
+    check(3, || {
+        let engine = Engine::new();
+        let program = thread(&engine, |engine| {
+            engine.arm();
+            engine.channel.count().wait();
+            engine.channel.take(Some).expect("an event");
+            engine.queue.take().expect("a completion");
+        });
+        let polls = thread(&engine, |engine| engine.push(1));
+        join(polls);
+        join(program);
     });
 }
 

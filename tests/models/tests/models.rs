@@ -28,6 +28,7 @@ models! {
     }
     notifications {
         poll_after_arming_misses_no_completion,
+        arming_without_a_poll_misses_no_completion,
         notification_before_the_count_leaves_others_armed,
     }
     queues {

@@ -33,6 +33,9 @@ Differences from rxe that are no cells of the matrix:
 
 - A receive completion of a reliable or unreliable connection has no `IBV_WC_GRH`: no header precedes
   the data. NICs do the same. rxe sets the flag on every receive completion.
+- A request for a notification (`ibv_req_notify_cq`) is satisfied at once by a completion in the queue
+  that no event announced, as with NICs, whose request has the consumer index. UCX relies on it. rxe
+  notifies of completions that are added later only.
 - Under `urxe run` the command `rdma` shows urxe's devices before the kernel's. `ifindex` is the index
   of the network interface, as `ibv_get_device_index` returns it, so it may be that of a kernel device
   too. A netlink socket of the program's own (`NETLINK_RDMA`) shows the kernel's devices only.

@@ -16,6 +16,21 @@ enum Armed {
     Any,
 }
 
+/// The effect of a request for a notification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Request {
+    /// The queue was not armed before, and is now.
+    Armed,
+    /// The queue was armed before, and still is.
+    Renewed,
+    /// A completion that no notification announced is in the queue, so the notification must be
+    /// delivered now. The queue is not armed; `was_armed` says whether it was.
+    Notify {
+        /// Whether the queue was armed before.
+        was_armed: bool,
+    },
+}
+
 /// The entries of a completion queue, oldest first.
 #[derive(Debug)]
 pub(super) struct Entries<E> {
@@ -29,8 +44,27 @@ struct Ring<E> {
     entries: VecDeque<E>,
     capacity: usize,
     armed: Armed,
+    /// The request that would have been satisfied by the entries that were added since the last
+    /// notification, none of which was requested: `Any` for unsolicited ones only, `Solicited` if
+    /// one of them was solicited. `No` if the queue was empty since.
+    unannounced: Armed,
     moderator: Moderator,
     overrun: bool,
+}
+
+impl<E> Ring<E> {
+    /// Notes that entries were taken: an empty queue has nothing to announce.
+    fn note_taken(&mut self) {
+        if self.entries.is_empty() {
+            self.unannounced = Armed::No;
+        }
+    }
+
+    /// Consumes the request, for a notification of all entries that the queue has.
+    fn announce(&mut self) {
+        self.armed = Armed::No;
+        self.unannounced = Armed::No;
+    }
 }
 
 /// The result of adding an entry.
@@ -58,6 +92,7 @@ impl<E: Copy> Entries<E> {
                 entries,
                 capacity,
                 armed: Armed::No,
+                unannounced: Armed::No,
                 moderator: Moderator::default(),
                 overrun: false,
             }),
@@ -75,6 +110,7 @@ impl<E: Copy> Entries<E> {
         }
         let mut ring = lock(&self.ring);
         let taken = ring.entries.pop_front();
+        ring.note_taken();
         self.note_count(&ring);
         taken
     }
@@ -102,19 +138,39 @@ impl<E: Copy> Entries<E> {
                 each(index, entry);
             }
         }
+        ring.note_taken();
         self.note_count(&ring);
         taken
     }
 
-    /// Requests one notification. Returns true if none was requested before.
-    pub(super) fn arm(&self, solicited_only: bool) -> bool {
+    /// Requests one notification.
+    ///
+    /// A completion in the queue that no notification announced satisfies the request at once, as it
+    /// does for a NIC: the request carries the consumer index there. A program may therefore sleep
+    /// after it polled and then armed, in this order.
+    pub(super) fn arm(&self, solicited_only: bool) -> Request {
         let mut ring = lock(&self.ring);
         let before = ring.armed;
+        let satisfied = match ring.unannounced {
+            Armed::No => false,
+            Armed::Any => !solicited_only,
+            Armed::Solicited => true,
+        };
+        if satisfied {
+            ring.announce();
+            ring.moderator.reset();
+            return Request::Notify {
+                was_armed: before != Armed::No,
+            };
+        }
         ring.armed = match (before, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
             (_, true) => Armed::Solicited,
         };
-        before == Armed::No
+        match before {
+            Armed::No => Request::Armed,
+            Armed::Solicited | Armed::Any => Request::Renewed,
+        }
     }
 
     /// Cancels the requested notification. Returns true if one was requested.
@@ -147,13 +203,18 @@ impl<E: Copy> Entries<E> {
             Armed::Solicited => solicited,
         };
         if !wanted {
+            if solicited {
+                ring.unannounced = Armed::Solicited;
+            } else if ring.unannounced == Armed::No {
+                ring.unannounced = Armed::Any;
+            }
             return Added::Quiet;
         }
         // A full queue notifies at once: further completions cannot be added to the batch.
         let full = ring.entries.len() >= ring.capacity;
         match ring.moderator.decide(full, now) {
             Verdict::Notify => {
-                ring.armed = Armed::No;
+                ring.announce();
                 Added::Notify
             }
             Verdict::WaitUntil(at) => Added::NotifyAt(at),
@@ -167,7 +228,7 @@ impl<E: Copy> Entries<E> {
         let is_due = ring.moderator.is_due(now) && ring.armed != Armed::No;
         if is_due {
             ring.moderator.reset();
-            ring.armed = Armed::No;
+            ring.announce();
         }
         is_due
     }
@@ -196,6 +257,7 @@ impl<E: Copy> Entries<E> {
             }
             !goes
         });
+        ring.note_taken();
         self.note_count(&ring);
         purged
     }

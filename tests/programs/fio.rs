@@ -1,0 +1,56 @@
+//! fio's engine `rdma` between two hosts, with every verb that it has.
+
+use std::fs;
+
+use crate::common::namespace::Cable;
+use crate::common::pingpong::exclusive;
+use crate::common::place::{Directory, Place};
+use crate::common::require::{IP, Need, require};
+use crate::common::run::Finished;
+use crate::connection_manager::{LIMIT, Server, TCP, start};
+
+const PORT: u64 = 9_901;
+
+/// Writes a job and returns the command that runs it.
+fn job(directory: &Directory, name: &str, options: &str) -> String {
+    let path = directory.path().join(name);
+    let text = format!("[{name}]\nioengine=rdma\nport={PORT}\nbs=64k\nsize=4m\n{options}");
+    fs::write(&path, text).expect("own directory");
+    format!("fio {}", path.display())
+}
+
+/// Returns whether all 4 MiB were transferred without a message. fio exits with 0 after some errors.
+fn is_complete(side: &Finished) -> bool {
+    let good = side.status.success() && !side.timed_out && side.stderr.is_empty();
+    good && side.stdout.contains("err= 0")
+}
+
+#[test]
+fn fio_transfers_with_each_verb() {
+    if !require(&[Need::Program("fio", "fio"), IP, Need::NetworkNamespaces]) {
+        return;
+    }
+    let cable = Cable::new(&Place::here(), 1500);
+    let directory = Directory::new();
+    let _exclusive = exclusive();
+    let server = job(
+        &directory,
+        "server",
+        "filename=unused\nrw=read\niodepth=16\n",
+    );
+    for (verb, depth) in [("write", 4), ("read", 4), ("send", 1), ("send", 4)] {
+        let options = format!(
+            "hostname={}\nverb={verb}\nrw=write\niodepth={depth}\niodepth_batch_complete=1\n",
+            Cable::A
+        );
+        let client = job(&directory, "client", &options);
+        let server = Server::start(cable.a.place(), &server, TCP | PORT);
+        let client = start(cable.b.place(), &client).finish(LIMIT);
+        assert!(
+            is_complete(&client) && client.stdout.contains("(4096KiB/"),
+            "{verb}: {client}"
+        );
+        let server = server.finish();
+        assert!(is_complete(&server), "{verb}: {server}");
+    }
+}
