@@ -241,6 +241,11 @@ impl LossRecovery {
         self.backoff = 0;
     }
 
+    /// Ends the back-off: the answer to a retransmission shows that others were lost, not late.
+    pub(super) fn loss_confirmed(&mut self) {
+        self.backoff = 0;
+    }
+
     /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
     pub(super) fn is_duplicate_report(&self, psn: Psn, now: Time) -> bool {
         let reported = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);
@@ -363,14 +368,23 @@ impl LossRecovery {
         smoothed.map(|rtt| rtt * 2 + variation * 4)
     }
 
-    /// The delay of the next probe or full retransmission.
+    /// The delay of the next probe, or of a full retransmission if a probe was sent since the last
+    /// progress.
     fn probe_interval(&self) -> Duration {
-        let interval = match (self.estimate(), self.backoff) {
-            (None, _) => INITIAL_TIMEOUT,
-            (Some(estimate), 0) => return estimate.max(PROBE_FLOOR),
-            (Some(estimate), n) => {
-                let interval = estimate.max(RETRANSMIT_FLOOR);
-                let doubled = interval.saturating_mul(1 << (n - 1).min(10));
+        let interval = match self.estimate() {
+            None => INITIAL_TIMEOUT,
+            Some(estimate) => {
+                let floor = match self.has_probed {
+                    true => RETRANSMIT_FLOOR,
+                    false => PROBE_FLOOR,
+                };
+                // The timer that sent the probe does not double the retransmission timeout.
+                let doublings = self.backoff.saturating_sub(self.has_probed.into()).min(10);
+                // A round trip longer than the ACK timeout needs no probe before it.
+                if doublings == 0 && !self.has_probed {
+                    return estimate.max(floor);
+                }
+                let doubled = estimate.max(floor).saturating_mul(1 << doublings);
                 doubled.min(TIMEOUT_CEILING.max(estimate))
             }
         };
@@ -510,6 +524,22 @@ mod tests {
         let mut now = at(0);
         let again = send_and_acknowledge(&mut recovery, &mut now, Duration::from_millis(10));
         assert_eq!(again, 1);
+    }
+
+    #[test]
+    fn minimum_retransmission_timeout_does_not_delay_the_probe_after_progress() {
+        let mut recovery = LossRecovery::new(20, 0, 0);
+        recovery.round_trip.update(Duration::from_micros(50));
+        recovery.sent(at(0));
+        let first = recovery.deadline();
+        assert_eq!(recovery.expire(first), Expired::Probe);
+        // The back-off continues without a valid sample.
+        recovery.progressed(at(2), true);
+        assert_eq!(recovery.deadline(), at(2) + 2 * first.since(at(0)));
+        assert_eq!(recovery.expire(recovery.deadline()), Expired::Probe);
+        recovery.loss_confirmed();
+        recovery.progressed(at(10), true);
+        assert_eq!(recovery.deadline(), at(10) + first.since(at(0)));
     }
 
     #[test]
