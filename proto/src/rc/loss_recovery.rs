@@ -246,6 +246,12 @@ impl LossRecovery {
         self.backoff = 0;
     }
 
+    /// Restarts the timer for the requests that follow the answer to a probe. The back-off
+    /// continues, since nothing was delivered.
+    pub(super) fn probe_answered(&mut self, now: Time) {
+        self.probe_at = now + self.probe_interval();
+    }
+
     /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
     pub(super) fn is_duplicate_report(&self, psn: Psn, now: Time) -> bool {
         let reported = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);

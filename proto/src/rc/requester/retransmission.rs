@@ -16,19 +16,20 @@ impl Requester {
         let run = self.fast_retransmit.run_length(self.una);
         let is_exclusive = !self.fast_retransmit.peer_keeps_requests();
         let is_scheduled = is_selective
-            && (self.schedule(run, is_exclusive, false) || (!is_exclusive && self.request_oldest()));
+            && (self.schedule(run, is_exclusive, false)
+                || (!is_exclusive && self.request_oldest()));
         if !is_scheduled {
             self.go_back_to_gap();
         }
     }
 
-    /// Retransmits the oldest packet after some round trips without an answer, as a tail loss
-    /// probe.
+    /// Sends a tail loss probe after some round trips without an answer: the oldest packet, or a
+    /// packet that [`Requester::probe_responses`] selects.
     ///
     /// A responder cannot detect the loss of the tail, since nothing follows it. Returns false when
     /// there is no packet to send.
     pub(super) fn probe_tail(&mut self) -> bool {
-        self.schedule(1, false, true) || self.probe_oldest()
+        self.schedule(1, false, true) || self.probe_responses()
     }
 
     /// Schedules the retransmission of up to `packets` packets from `una` on.
