@@ -436,6 +436,81 @@ fn packets_missing_behind_a_retransmission_are_sent_after_its_acknowledgement() 
     assert_eq!(psns(&end.poll()), [14, 15]);
 }
 
+/// A requester with ten packets in flight from PSN 10 on, over a path of 10 ms. The peer keeps
+/// requests behind a gap, and the path has reordered.
+fn sending_over_a_path_that_reorders() -> Endpoint {
+    let mut end = Endpoint::new();
+    end.post_signaled(0, SendOp::Send, 1);
+    end.poll();
+    end.advance(ms(10));
+    end.deliver(ack(0), &[]);
+    end.post_signaled(1, write_to(0), 9 * MTU);
+    assert_eq!(end.poll().len(), 9);
+    end.advance(ms(10));
+    end.deliver(nak(1, NakCode::PsnSequence), &[]);
+    assert_eq!(psns(&end.poll()), [1]);
+    // The acknowledgement is too early for an answer to the retransmission.
+    end.advance(ms(1));
+    end.deliver(ack(9), &[]);
+    end.post_signaled(2, write_to(0), 7 * MTU);
+    assert_eq!(end.poll().len(), 7);
+    end.advance(ms(10));
+    end.done();
+    end
+}
+
+#[test]
+fn gap_that_closes_within_the_reordering_tolerance_causes_no_retransmission() {
+    let mut end = sending_over_a_path_that_reorders();
+    end.deliver(nak(10, NakCode::PsnSequence), &[]);
+    assert!(end.poll().is_empty());
+    // A quarter of the shortest round trip.
+    assert!(end.qp.deadline() <= end.now + ms(10) / 4);
+    end.advance(ms(1));
+    end.deliver(ack(16), &[]);
+    assert_eq!(end.done(), [(2, Success)]);
+    assert_eq!(end.qp.counters().retransmitted, 1);
+    assert_eq!(end.qp.deadline(), Time::NEVER);
+}
+
+#[test]
+fn gap_that_exceeds_the_reordering_tolerance_is_a_loss() {
+    let mut end = sending_over_a_path_that_reorders();
+    end.deliver(nak(10, NakCode::PsnSequence), &[]);
+    assert!(end.poll().is_empty());
+    end.wait_for_deadline();
+    assert_eq!(psns(&end.poll()), [10]);
+    assert_eq!(end.qp.counters().probes, 0);
+    end.advance(ms(10));
+    end.deliver(ack(16), &[]);
+    assert_eq!(end.done(), [(2, Success)]);
+}
+
+#[test]
+fn path_without_reordering_has_no_reordering_tolerance() {
+    let mut end = sending_over_a_path_that_reorders();
+    // Each loss is repaired after a round trip, so the tolerance ends.
+    let mut waits = 0;
+    end.deliver(ack(16), &[]);
+    for round in 0..20 {
+        let first = 17 + 3 * round;
+        end.post_signaled(3, write_to(0), 3 * MTU);
+        assert_eq!(end.poll().len(), 3);
+        end.advance(ms(10));
+        end.deliver(nak(first, NakCode::PsnSequence), &[]);
+        let mut sent = end.poll();
+        if sent.is_empty() {
+            waits += 1;
+            end.wait_for_deadline();
+            sent = end.poll();
+        }
+        assert_eq!(psns(&sent), [first]);
+        end.advance(ms(10));
+        end.deliver(ack(first + 2), &[]);
+    }
+    assert_eq!(waits, 16);
+}
+
 #[test]
 fn lost_retransmission_is_sent_again() {
     let mut end = sending();
