@@ -714,6 +714,16 @@ mod tests {
         }
     }
 
+    /// A burst that overflows the queue loses its tail, which nothing reports.
+    #[test]
+    fn peer_that_goes_back_n_does_not_collapse_at_a_short_queue() {
+        let name = "switch queue of 20 packets";
+        let case = CASES.into_iter().find(|case| case.name == name).unwrap();
+        let outcome = run(&case, Algorithm::Loss, false, Work::Write);
+        assert!(outcome.utilization > 0.47, "{outcome}");
+        assert!(outcome.longest_gap < Duration::from_millis(2), "{outcome}");
+    }
+
     #[test]
     fn nothing_is_sent_again_on_a_path_without_loss() {
         for micros in ROUND_TRIPS {
