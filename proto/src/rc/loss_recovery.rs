@@ -40,23 +40,17 @@ const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Without a round-trip estimate, and while the timer is backed off, a probe leaves this fraction
 /// (1/8) of the ACK timeout for its answer: the ACK timeout counts against `retry_cnt`.
 const PROBE_MARGIN: u32 = 8;
-/// The minimum delay of a probe: the granularity of timers (G in RFC 6298, 1 ms in RFC 9002).
-const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
-/// The minimum retransmission timeout (RFC 6298, 2.4), which begins with the probe: a peer that is
-/// descheduled for this time costs no more than the probe.
-const MINIMUM_TIMEOUT: Duration = Duration::from_millis(10);
+/// The minimum delay of a probe, which is one packet: a busy peer answers late without a loss.
+const PROBE_FLOOR: Duration = Duration::from_millis(1);
+/// The minimum delay of a full retransmission after the probe: a peer that is descheduled for this
+/// time costs no more than the probe.
+const RETRANSMIT_FLOOR: Duration = Duration::from_millis(10);
 /// The maximum delay of a probe or a full retransmission, unless the round-trip estimate requires
 /// more.
 const TIMEOUT_CEILING: Duration = Duration::from_secs(1);
 
 /// Two reports of one gap within this time, or within a round trip, are duplicates.
 const DUPLICATE_REPORT: Duration = Duration::from_micros(100);
-
-/// The unit of the reordering tolerance, as a fraction (1/4) of the shortest round trip (RFC 8985,
-/// 6.2).
-const REORDERING_FRACTION: u32 = 4;
-/// The number of gaps without reordering after which the tolerance ends (RFC 8985, 6.2).
-const REORDERING_PERSISTENCE: u32 = 16;
 
 /// The `rnr_retry` value that means unlimited retries (9.7.5.2.8).
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -68,8 +62,6 @@ pub(super) enum Expired {
     Nothing,
     /// Send the oldest unacknowledged packet again, since the last packets may have been lost.
     Probe,
-    /// The gap at this PSN was reported and has not closed within the reordering tolerance.
-    Gap(Psn),
     /// Go back to the oldest unacknowledged packet.
     Retransmit,
     /// The RNR wait is over: continue.
@@ -112,41 +104,6 @@ impl RoundTrip {
     }
 }
 
-/// The reordering tolerance of RFC 8985 (RACK): how long a reported gap may take to close.
-///
-/// It is zero until the path was seen to reorder.
-#[derive(Debug, Default)]
-struct Reordering {
-    /// The shortest round trip.
-    shortest: Option<Duration>,
-    /// The tolerance, in units of a fraction of the shortest round trip.
-    multiplier: u32,
-    /// The number of gaps after which the tolerance ends.
-    gaps_left: u32,
-}
-
-impl Reordering {
-    /// Handles a gap that closed `took` after the retransmission for it.
-    ///
-    /// In less than a round trip, the packet was late and not lost.
-    fn gap_closed(&mut self, took: Duration) {
-        if self.shortest.is_some_and(|shortest| took < shortest) {
-            self.multiplier += 1;
-            self.gaps_left = REORDERING_PERSISTENCE;
-        } else if self.gaps_left > 0 {
-            self.gaps_left -= 1;
-            if self.gaps_left == 0 {
-                self.multiplier = 0;
-            }
-        }
-    }
-
-    fn tolerance(&self) -> Option<Duration> {
-        let unit = self.shortest? / REORDERING_FRACTION;
-        (self.multiplier > 0).then(|| unit.saturating_mul(self.multiplier))
-    }
-}
-
 /// The loss recovery of a requester.
 #[derive(Debug)]
 pub(super) struct LossRecovery {
@@ -167,10 +124,6 @@ pub(super) struct LossRecovery {
     sent_at: Time,
     /// The gap that last caused a retransmission, and when.
     gap: Option<(Psn, Time)>,
-    reordering: Reordering,
-    /// A reported gap that causes a retransmission unless it closes until `gap_at`.
-    open_gap: Psn,
-    gap_at: Time,
 }
 
 impl LossRecovery {
@@ -190,9 +143,6 @@ impl LossRecovery {
             rnr_until: None,
             sent_at: Time(0),
             gap: None,
-            reordering: Reordering::default(),
-            open_gap: Psn::default(),
-            gap_at: Time::NEVER,
         };
         recovery.configure(timeout, retry_cnt, rnr_retry);
         recovery
@@ -241,7 +191,6 @@ impl LossRecovery {
     pub(super) fn stop(&mut self) {
         self.probe_at = Time::NEVER;
         self.timeout_at = Time::NEVER;
-        self.gap_at = Time::NEVER;
     }
 
     /// Starts to measure the round trip of a packet that the peer answers, unless that of one of
@@ -281,8 +230,6 @@ impl LossRecovery {
             round_trip.update(took);
         }
         self.backoff = 0;
-        let shortest = &mut self.reordering.shortest;
-        *shortest = Some(shortest.map_or(took, |shortest| shortest.min(took)));
         Some(RoundTripSample { took, begins_round })
     }
 
@@ -292,30 +239,6 @@ impl LossRecovery {
     pub(super) fn gap_retransmitted(&mut self, psn: Psn, now: Time) {
         self.gap = Some((psn, now));
         self.backoff = 0;
-    }
-
-    /// Handles that all packets before `una` are acknowledged: gaps before it have closed.
-    pub(super) fn gaps_closed(&mut self, una: Psn, now: Time) {
-        if self.gap_at != Time::NEVER && una.after(self.open_gap) {
-            self.gap_at = Time::NEVER;
-        }
-        if let Some((_, at)) = self.gap.take_if(|(psn, _)| una.after(*psn)) {
-            self.reordering.gap_closed(now.since(at));
-        }
-    }
-
-    /// Starts the timer for the gap reported at `psn`, if the path reorders.
-    ///
-    /// Returns false if the gap shows a loss at once.
-    pub(super) fn tolerate_gap(&mut self, psn: Psn, now: Time) -> bool {
-        let Some(tolerance) = self.reordering.tolerance() else {
-            return false;
-        };
-        if self.gap_at == Time::NEVER || self.open_gap != psn {
-            self.open_gap = psn;
-            self.gap_at = now + tolerance.min(self.round_trip.smoothed.unwrap_or(tolerance));
-        }
-        true
     }
 
     /// Ends the back-off: the answer to a retransmission shows that others were lost, not late.
@@ -383,7 +306,7 @@ impl LossRecovery {
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
-            None => self.probe_at.min(self.timeout_at).min(self.gap_at),
+            None => self.probe_at.min(self.timeout_at),
         }
     }
 
@@ -395,10 +318,6 @@ impl LossRecovery {
             }
             self.rnr_until = None;
             return Expired::RnrOver;
-        }
-        if now >= self.gap_at {
-            self.gap_at = Time::NEVER;
-            return Expired::Gap(self.open_gap);
         }
         if now >= self.timeout_at {
             if self.retries_left == 0 {
@@ -426,7 +345,6 @@ impl LossRecovery {
     /// Resets the round-trip estimate after a change of path.
     pub(super) fn path_changed(&mut self) {
         self.round_trip = RoundTrip::default();
-        self.reordering = Reordering::default();
         self.backoff = 0;
     }
 
@@ -434,7 +352,6 @@ impl LossRecovery {
     pub(super) fn reset(&mut self) {
         self.stop();
         self.round_trip = RoundTrip::default();
-        self.reordering = Reordering::default();
         self.rnr_until = None;
         self.backoff = 0;
         self.has_probed = false;
@@ -464,8 +381,8 @@ impl LossRecovery {
             None => INITIAL_TIMEOUT,
             Some(estimate) => {
                 let floor = match self.has_probed {
-                    true => MINIMUM_TIMEOUT,
-                    false => TIMER_GRANULARITY,
+                    true => RETRANSMIT_FLOOR,
+                    false => PROBE_FLOOR,
                 };
                 // The timer that sent the probe does not double the retransmission timeout.
                 let doublings = self.backoff.saturating_sub(self.has_probed.into()).min(10);

@@ -441,10 +441,6 @@ impl Requester {
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.recovery.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
-            Expired::Gap(psn) if psn == self.una && !self.has_gone_back() => {
-                self.retransmit_gap(cx);
-            }
-            Expired::Gap(_) => {}
             Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;

@@ -112,19 +112,10 @@ impl Requester {
                 return Outcome::RetriesExceeded;
             }
         }
-        // A peer that goes back N has dropped the packets behind the gap, late or not.
-        let may_close = self.fast_retransmit.peer_keeps_requests() && !self.has_gone_back();
-        if !may_close || !self.recovery.tolerate_gap(psn, cx.now) {
-            self.retransmit_gap(cx);
-        }
-        self.settle(cx, host)
-    }
-
-    /// Retransmits from the gap at `una` on.
-    pub(super) fn retransmit_gap(&mut self, cx: &Context<'_>) {
-        self.recovery.gap_retransmitted(self.una, cx.now);
+        self.recovery.gap_retransmitted(psn, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.retransmit();
+        self.settle(cx, host)
     }
 
     fn update_credits(&mut self, count: Option<u32>) {
@@ -196,7 +187,6 @@ impl Requester {
             self.window.round_trip(cx.now, sample);
         }
         self.window.acknowledged(cx.now, packets as u32, in_flight);
-        self.recovery.gaps_closed(reached, cx.now);
         self.recovery
             .progressed(cx.now, reached.before(self.sent_end));
     }
