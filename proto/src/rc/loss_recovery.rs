@@ -40,11 +40,11 @@ const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Without a round-trip estimate, and while the timer is backed off, a probe leaves this fraction
 /// (1/8) of the ACK timeout for its answer: the ACK timeout counts against `retry_cnt`.
 const PROBE_MARGIN: u32 = 8;
-/// The minimum delay of a probe, which is one packet: a busy peer answers late without a loss.
-const PROBE_FLOOR: Duration = Duration::from_millis(1);
-/// The minimum delay of a full retransmission after the probe: a peer that is descheduled for this
-/// time costs no more than the probe.
-const RETRANSMIT_FLOOR: Duration = Duration::from_millis(10);
+/// The minimum delay of a probe: the granularity of timers (G in RFC 6298, 1 ms in RFC 9002).
+const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
+/// The minimum retransmission timeout (RFC 6298, 2.4), which begins with the probe: a peer that is
+/// descheduled for this time costs no more than the probe.
+const MINIMUM_TIMEOUT: Duration = Duration::from_millis(10);
 /// The maximum delay of a probe or a full retransmission, unless the round-trip estimate requires
 /// more.
 const TIMEOUT_CEILING: Duration = Duration::from_secs(1);
@@ -381,8 +381,8 @@ impl LossRecovery {
             None => INITIAL_TIMEOUT,
             Some(estimate) => {
                 let floor = match self.has_probed {
-                    true => RETRANSMIT_FLOOR,
-                    false => PROBE_FLOOR,
+                    true => MINIMUM_TIMEOUT,
+                    false => TIMER_GRANULARITY,
                 };
                 // The timer that sent the probe does not double the retransmission timeout.
                 let doublings = self.backoff.saturating_sub(self.has_probed.into()).min(10);
