@@ -343,7 +343,8 @@ struct Link {
 impl Link {
     /// Queues a packet of `bytes` bytes. Returns when it has left, or `None` if the queue is full.
     fn send(&mut self, bytes: u64, now: Time) -> Option<Time> {
-        while let Some((_, left)) = self.queue.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(&(_, left)) = self.queue.front().filter(|(at, _)| *at <= now) {
+            self.queue.pop_front();
             self.queued_bytes -= left;
         }
         let is_full = match self.limit {
