@@ -157,8 +157,9 @@ impl fmt::Display for FaultSpec {
 impl FromStr for FaultSpec {
     type Err = ParseError;
 
-    /// Parses `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,rate=1Gbit,queue=64,seed=7,dir=tx`.
-    /// Every part is optional, but a queue needs a rate. Without a seed the system's generator provides one, and the log states it.
+    /// Parses `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,rate=1Gbit,queue=64,seed=7`
+    /// and `dir=tx`. Every part is optional, but a queue needs a rate. Without a seed the system's
+    /// generator provides one, and the log states it.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut spec = FaultSpec {
             drop: 0.0,
