@@ -9,8 +9,9 @@
 use crate::counters::NetCounters;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,19 @@ const MAX_OVERTAKING: u64 = 4;
 
 /// The time after which a held packet is sent even if no packet follows it.
 const HOLD_TIME: Duration = Duration::from_millis(5);
+
+/// The queue in front of an emulated link, if none is given: the usual length of an interface's.
+const DEFAULT_QUEUE: QueueLimit = QueueLimit::Packets(1000);
+
+/// The size of the queue in front of an emulated link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum QueueLimit {
+    /// So many packets.
+    Packets(u64),
+    /// So many bytes, from the BTH to the ICRC.
+    Bytes(u64),
+}
 
 /// The packets to which faults apply.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -51,6 +65,10 @@ pub struct FaultSpec {
     pub delay: Duration,
     /// The maximum deviation from the delay, in either direction.
     pub jitter: Duration,
+    /// The rate of an emulated link in bits per second, of the bytes from the BTH to the ICRC.
+    pub rate: Option<u64>,
+    /// The size of the queue in front of the link, which drops packets that find it full.
+    pub queue: QueueLimit,
     /// The seed of all random decisions.
     pub seed: u64,
     /// The packets that faults apply to.
@@ -65,11 +83,16 @@ pub enum ParseError {
     #[error("«{0}» is not of the form name=value; an example: drop=1%,delay=2ms,seed=7")]
     NoValue(String),
     /// No fault has this name.
-    #[error("unknown fault «{0}»: the names are drop, dup, reorder, corrupt, delay, seed and dir")]
+    #[error(
+        "unknown fault «{0}»: the names are drop, dup, reorder, corrupt, delay, rate, queue, seed and dir"
+    )]
     UnknownName(String),
     /// A name occurs twice.
     #[error("«{0}» occurs twice")]
     Repeated(String),
+    /// A queue without a rate would always be empty.
+    #[error("queue: it needs a rate, such as rate=100Mbit,queue=64")]
+    QueueWithoutRate,
     /// A value is invalid.
     #[error("{name}: «{value}» is not {expected}")]
     BadValue {
@@ -115,6 +138,13 @@ impl fmt::Display for FaultSpec {
             }
             write!(f, ",")?;
         }
+        if let Some(rate) = self.rate {
+            write!(f, "rate={rate}bit,")?;
+            match self.queue {
+                QueueLimit::Packets(packets) => write!(f, "queue={packets},")?,
+                QueueLimit::Bytes(bytes) => write!(f, "queue={bytes}B,")?,
+            }
+        }
         let direction = match self.direction {
             FaultDirection::Tx => "tx",
             FaultDirection::Rx => "rx",
@@ -127,8 +157,9 @@ impl fmt::Display for FaultSpec {
 impl FromStr for FaultSpec {
     type Err = ParseError;
 
-    /// Parses `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=tx`. Every part is
-    /// optional. Without a seed the system's generator provides one, and the log states it.
+    /// Parses `drop=1%,dup=0.5%,reorder=1%,corrupt=0.1%,delay=2ms±1ms,rate=1Gbit,queue=64,seed=7`
+    /// and `dir=tx`. Every part is optional, but a queue needs a rate. Without a seed the system's
+    /// generator provides one, and the log states it.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut spec = FaultSpec {
             drop: 0.0,
@@ -137,6 +168,8 @@ impl FromStr for FaultSpec {
             corrupt: 0.0,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
+            rate: None,
+            queue: DEFAULT_QUEUE,
             seed: 0,
             direction: FaultDirection::Tx,
         };
@@ -157,11 +190,16 @@ impl FromStr for FaultSpec {
                 "reorder" => spec.reorder = percentage("reorder", value)?,
                 "corrupt" => spec.corrupt = percentage("corrupt", value)?,
                 "delay" => (spec.delay, spec.jitter) = delay(value)?,
+                "rate" => spec.rate = Some(rate(value)?),
+                "queue" => spec.queue = queue(value)?,
                 "seed" => spec.seed = seed(value)?,
                 "dir" => spec.direction = direction(value)?,
                 _ => return Err(ParseError::UnknownName(name.to_owned())),
             }
             seen.push(name);
+        }
+        if seen.contains(&"queue") && spec.rate.is_none() {
+            return Err(ParseError::QueueWithoutRate);
         }
         if !seen.contains(&"seed") {
             spec.seed = crate::random::any();
@@ -222,12 +260,46 @@ fn duration(text: &str) -> Option<Duration> {
     (seconds <= 60.0).then(|| Duration::from_secs_f64(seconds))
 }
 
-fn seed(value: &str) -> Result<u64, ParseError> {
+/// Parses a number with one of these units, rounded to a whole number.
+fn quantity(text: &str, units: &[(&str, f64)], range: RangeInclusive<u64>) -> Option<u64> {
+    let (number, factor) = units
+        .iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    let quantity = (decimal(number.trim_end())? * factor).round() as u64;
+    range.contains(&quantity).then_some(quantity)
+}
+
+fn rate(value: &str) -> Result<u64, ParseError> {
+    const UNITS: [(&str, f64); 4] = [("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+    quantity(value, &UNITS, 1_000..=1_000_000_000_000).ok_or_else(|| {
+        let expected =
+            "bits per second from 1kbit to 1000Gbit, such as 100Mbit (units: bit, kbit, Mbit, Gbit)";
+        bad("rate", value, expected)
+    })
+}
+
+fn queue(value: &str) -> Result<QueueLimit, ParseError> {
+    const UNITS: [(&str, f64); 3] = [("KiB", 1024.0), ("MiB", 1048576.0), ("B", 1.0)];
+    let packets = || {
+        whole(value)
+            .filter(|count| *count > 0)
+            .map(QueueLimit::Packets)
+    };
+    let bytes = || quantity(value, &UNITS, 1..=1 << 30).map(QueueLimit::Bytes);
+    packets().or_else(bytes).ok_or_else(|| {
+        let expected = "a number of packets such as 64, or of bytes such as 256KiB, at most 1024MiB \
+                        (units: B, KiB, MiB)";
+        bad("queue", value, expected)
+    })
+}
+
+fn whole(value: &str) -> Option<u64> {
     let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-    digits
-        .then(|| value.parse().ok())
-        .flatten()
-        .ok_or_else(|| bad("seed", value, "a whole number below 2^64"))
+    digits.then(|| value.parse().ok()).flatten()
+}
+
+fn seed(value: &str) -> Result<u64, ParseError> {
+    whole(value).ok_or_else(|| bad("seed", value, "a whole number below 2^64"))
 }
 
 fn direction(value: &str) -> Result<FaultDirection, ParseError> {
@@ -255,6 +327,41 @@ pub(super) struct Injector<P> {
     /// Packets delayed until a time; the second number keeps the order of equal times.
     delayed: BTreeMap<(Time, u64), P>,
     sequence: u64,
+    link: Option<Link>,
+}
+
+/// An emulated link: packets leave it one after the other, at its rate.
+struct Link {
+    rate: u64,
+    limit: QueueLimit,
+    /// When each queued packet has left, and its bytes.
+    queue: VecDeque<(Time, u64)>,
+    queued_bytes: u64,
+    /// When the last packet has left.
+    busy_until: Time,
+}
+
+impl Link {
+    /// Queues a packet of `bytes` bytes. Returns when it has left, or `None` if the queue is full.
+    fn send(&mut self, bytes: u64, now: Time) -> Option<Time> {
+        while let Some(&(_, left)) = self.queue.front().filter(|(at, _)| *at <= now) {
+            self.queue.pop_front();
+            self.queued_bytes -= left;
+        }
+        let is_full = match self.limit {
+            QueueLimit::Packets(packets) => self.queue.len() as u64 >= packets,
+            // A packet larger than the queue passes if the queue is empty.
+            QueueLimit::Bytes(limit) => !self.queue.is_empty() && self.queued_bytes + bytes > limit,
+        };
+        if is_full {
+            return None;
+        }
+        let takes = Duration::from_nanos(bytes * 8 * 1_000_000_000 / self.rate);
+        self.busy_until = self.busy_until.max(now) + takes;
+        self.queue.push_back((self.busy_until, bytes));
+        self.queued_bytes += bytes;
+        Some(self.busy_until)
+    }
 }
 
 struct Held<P> {
@@ -283,6 +390,13 @@ impl<P: Packet> Injector<P> {
             held: Vec::new(),
             delayed: BTreeMap::new(),
             sequence: 0,
+            link: spec.rate.map(|rate| Link {
+                rate,
+                limit: spec.queue,
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                busy_until: Time(0),
+            }),
         }
     }
 
@@ -356,14 +470,32 @@ impl<P: Packet> Injector<P> {
         }
     }
 
-    fn delay_or_emit(&mut self, packet: P, delay: Duration, now: Time, emit: &mut impl FnMut(P)) {
-        if delay.is_zero() {
+    /// Sends a packet over the link, if there is one, and then delays it.
+    fn delay_or_emit(
+        &mut self,
+        mut packet: P,
+        delay: Duration,
+        now: Time,
+        emit: &mut impl FnMut(P),
+    ) {
+        let leaves = match &mut self.link {
+            None => now,
+            Some(link) => match link.send(packet.bytes_mut().len() as u64, now) {
+                Some(leaves) => leaves,
+                None => {
+                    self.counters.faults_dropped.add(1);
+                    return;
+                }
+            },
+        };
+        let arrives = leaves + delay;
+        if arrives <= now {
             emit(packet);
             return;
         }
         self.counters.faults_delayed.add(1);
         self.sequence += 1;
-        self.delayed.insert((now + delay, self.sequence), packet);
+        self.delayed.insert((arrives, self.sequence), packet);
     }
 
     /// The time of the next call of [`Injector::release`].
@@ -465,6 +597,15 @@ mod tests {
             ("seed=-1", "seed"),
             ("seed=99999999999999999999", "seed"),
             ("dir=up", "tx, rx or both"),
+            ("rate=100", "rate"),
+            ("rate=1bit", "rate"),
+            ("rate=2000Gbit", "rate"),
+            ("rate=-1Mbit", "rate"),
+            ("rate=1Mbit,queue=0", "queue"),
+            ("rate=1Mbit,queue=0B", "queue"),
+            ("rate=1Mbit,queue=1.5", "queue"),
+            ("rate=1Mbit,queue=2000MiB", "queue"),
+            ("queue=64", "queue: it needs a rate"),
         ] {
             let error = text.parse::<FaultSpec>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
@@ -477,6 +618,8 @@ mod tests {
             "drop=1%,dup=0.5%,reorder=7%,corrupt=0.1%,delay=2ms±1ms,seed=7,dir=rx",
             "delay=250us,seed=1,dir=both",
             "drop=0.3%,",
+            "rate=2.5Gbit,queue=64",
+            "delay=1ms,rate=64kbit,queue=1.5KiB,seed=2",
         ] {
             let spec = text.parse::<FaultSpec>().unwrap();
             assert_eq!(spec.to_string().parse::<FaultSpec>().unwrap(), spec);
@@ -558,5 +701,55 @@ mod tests {
         assert!(out.is_empty());
         injector.release(Time(3_000_000), &mut |p| out.push(p));
         assert_eq!(out, [vec![1]]);
+    }
+
+    /// Sends packets of 1000 bytes, all at time 0. Returns when each leaves; the others are dropped.
+    fn departures(text: &str, packets: usize) -> (Vec<u64>, u64) {
+        let counters = Arc::new(NetCounters::default());
+        let mut injector = Injector::new(text.parse().unwrap(), counters.clone());
+        for _ in 0..packets {
+            injector.pass(vec![0; 1000], Time(0), &mut |_| panic!("it takes time"));
+        }
+        let mut left = Vec::new();
+        while injector.next_deadline() != Time::NEVER {
+            let now = injector.next_deadline();
+            injector.release(now, &mut |_| left.push(now.0 / 1000));
+        }
+        (left, counters.faults_dropped.get())
+    }
+
+    #[test]
+    fn packets_leave_at_the_rate_and_then_are_delayed() {
+        assert_eq!(departures("rate=8Mbit", 3), (vec![1000, 2000, 3000], 0));
+        let with_delay = departures("rate=8Mbit,delay=5ms", 3);
+        assert_eq!(with_delay, (vec![6000, 7000, 8000], 0));
+    }
+
+    #[test]
+    fn full_queue_drops_packets() {
+        for queue in ["4", "4000B", "4.5KiB"] {
+            let (left, dropped) = departures(&format!("rate=8Mbit,queue={queue}"), 10);
+            assert_eq!((left.len(), dropped), (4, 6), "{queue}");
+        }
+        // A single packet passes, whatever the size of the queue.
+        assert_eq!(departures("rate=8Mbit,queue=1B", 2), (vec![1000], 1));
+    }
+
+    #[test]
+    fn queue_has_room_again_when_packets_have_left() {
+        let spec = "rate=8Mbit,queue=2,seed=1".parse().unwrap();
+        let counters = Arc::new(NetCounters::default());
+        let mut injector: Injector<Vec<u8>> = Injector::new(spec, counters.clone());
+        let mut left = 0;
+        for millisecond in 0..100 {
+            let now = Time(millisecond * 1_000_000);
+            injector.release(now, &mut |_| left += 1);
+            // Twice what the link carries.
+            for _ in 0..2 {
+                injector.pass(vec![0; 1000], now, &mut |_| panic!("it takes time"));
+            }
+        }
+        assert_eq!(left, 99);
+        assert_eq!(counters.faults_dropped.get(), 99);
     }
 }

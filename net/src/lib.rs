@@ -120,7 +120,7 @@ pub use clock::{now, wall};
 pub use counters::{Counter, NetCounters};
 pub use endpoint::Endpoint;
 pub use error::{OpenError, PortOwner};
-pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError};
+pub use faults::{FaultDirection, FaultSpec, ParseError as FaultParseError, QueueLimit};
 pub use group::Group;
 pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use link::Link;

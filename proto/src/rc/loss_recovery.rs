@@ -40,11 +40,11 @@ const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Without a round-trip estimate, and while the timer is backed off, a probe leaves this fraction
 /// (1/8) of the ACK timeout for its answer: the ACK timeout counts against `retry_cnt`.
 const PROBE_MARGIN: u32 = 8;
-/// The minimum delay of a probe, which is one packet: a busy peer answers late without a loss.
-const PROBE_FLOOR: Duration = Duration::from_millis(1);
-/// The minimum delay of a full retransmission after the probe: a peer that is descheduled for this
-/// time costs no more than the probe.
-const RETRANSMIT_FLOOR: Duration = Duration::from_millis(10);
+/// The minimum delay of a probe: the granularity of timers (G in RFC 6298, 1 ms in RFC 9002).
+const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
+/// The minimum retransmission timeout (RFC 6298, 2.4), which begins with the probe: a peer that is
+/// descheduled for this time costs no more than the probe.
+const MINIMUM_TIMEOUT: Duration = Duration::from_millis(10);
 /// The maximum delay of a probe or a full retransmission, unless the round-trip estimate requires
 /// more.
 const TIMEOUT_CEILING: Duration = Duration::from_secs(1);
@@ -241,6 +241,17 @@ impl LossRecovery {
         self.backoff = 0;
     }
 
+    /// Ends the back-off: the answer to a retransmission shows that others were lost, not late.
+    pub(super) fn loss_confirmed(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// Restarts the timer for the requests that follow the answer to a probe. The back-off
+    /// continues, since nothing was delivered.
+    pub(super) fn probe_answered(&mut self, now: Time) {
+        self.probe_at = now + self.probe_interval();
+    }
+
     /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
     pub(super) fn is_duplicate_report(&self, psn: Psn, now: Time) -> bool {
         let reported = |(gap, at): (Psn, Time)| gap == psn && self.is_recent(at, now);
@@ -363,14 +374,23 @@ impl LossRecovery {
         smoothed.map(|rtt| rtt * 2 + variation * 4)
     }
 
-    /// The delay of the next probe or full retransmission.
+    /// The delay of the next probe, or of a full retransmission if a probe was sent since the last
+    /// progress.
     fn probe_interval(&self) -> Duration {
-        let interval = match (self.estimate(), self.backoff) {
-            (None, _) => INITIAL_TIMEOUT,
-            (Some(estimate), 0) => return estimate.max(PROBE_FLOOR),
-            (Some(estimate), n) => {
-                let interval = estimate.max(RETRANSMIT_FLOOR);
-                let doubled = interval.saturating_mul(1 << (n - 1).min(10));
+        let interval = match self.estimate() {
+            None => INITIAL_TIMEOUT,
+            Some(estimate) => {
+                let floor = match self.has_probed {
+                    true => MINIMUM_TIMEOUT,
+                    false => TIMER_GRANULARITY,
+                };
+                // The timer that sent the probe does not double the retransmission timeout.
+                let doublings = self.backoff.saturating_sub(self.has_probed.into()).min(10);
+                // A round trip longer than the ACK timeout needs no probe before it.
+                if doublings == 0 && !self.has_probed {
+                    return estimate.max(floor);
+                }
+                let doubled = estimate.max(floor).saturating_mul(1 << doublings);
                 doubled.min(TIMEOUT_CEILING.max(estimate))
             }
         };
@@ -510,6 +530,22 @@ mod tests {
         let mut now = at(0);
         let again = send_and_acknowledge(&mut recovery, &mut now, Duration::from_millis(10));
         assert_eq!(again, 1);
+    }
+
+    #[test]
+    fn minimum_retransmission_timeout_does_not_delay_the_probe_after_progress() {
+        let mut recovery = LossRecovery::new(20, 0, 0);
+        recovery.round_trip.update(Duration::from_micros(50));
+        recovery.sent(at(0));
+        let first = recovery.deadline();
+        assert_eq!(recovery.expire(first), Expired::Probe);
+        // The back-off continues without a valid sample.
+        recovery.progressed(at(2), true);
+        assert_eq!(recovery.deadline(), at(2) + 2 * first.since(at(0)));
+        assert_eq!(recovery.expire(recovery.deadline()), Expired::Probe);
+        recovery.loss_confirmed();
+        recovery.progressed(at(10), true);
+        assert_eq!(recovery.deadline(), at(10) + first.since(at(0)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, Put, execute_local, put_data};
 use crate::time::Time;
-use crate::wire::{Headers, Operation, Position, Reth};
+use crate::wire::{Header, Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
 use fast_retransmit::FastRetransmit;
 use read_requests::ReadRequests;
@@ -64,6 +64,18 @@ enum Step {
     Full,
 }
 
+/// The probe for the loss of READ responses at the tail.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum ReadProbe {
+    /// None, or it was answered.
+    #[default]
+    None,
+    /// It is sent with the next transmission.
+    Due,
+    /// It is not answered.
+    Sent,
+}
+
 /// The number of packets of a window whose round trip is measured.
 const SAMPLES_PER_WINDOW: u32 = 16;
 
@@ -90,6 +102,7 @@ pub(super) struct Requester {
     fast_retransmit: FastRetransmit,
     /// Whether the cursor went back because of a reported gap, not because of a timeout.
     back_for_gap: bool,
+    read_probe: ReadProbe,
     window: Window,
     algorithm: Algorithm,
     window_limits: WindowLimits,
@@ -119,6 +132,7 @@ impl Requester {
             recovery: LossRecovery::new(0, 0, 0),
             fast_retransmit: FastRetransmit::default(),
             back_for_gap: false,
+            read_probe: ReadProbe::None,
             window: Window::new(algorithm, Mtu::B256, window_limits),
             algorithm,
             window_limits,
@@ -171,6 +185,9 @@ impl Requester {
     ) -> bool {
         self.quantum.set_needed(false);
         if !self.transmit_scheduled(cx, host, out) || !self.transmit_missing(cx, host, out) {
+            return true;
+        }
+        if self.read_probe == ReadProbe::Due && !self.transmit_read_probe(cx, out) {
             return true;
         }
         loop {
@@ -383,6 +400,7 @@ impl Requester {
         self.fast_retransmit.cancel();
         self.scoreboard.clear();
         self.back_for_gap = false;
+        self.read_probe = ReadProbe::None;
         self.recovery.stop_measuring();
         // A work request that could not be sent waits for its predecessors, which are sent again.
         self.unsendable = None;
@@ -478,27 +496,13 @@ impl Requester {
         if self.awaits_answer() || self.recovery.waits_for_receiver() {
             return false;
         }
-        let nothing = Reth {
-            addr: 0,
-            rkey: RKey(0),
-            length: 0,
-        };
-        let header = cx
-            .header(
-                Operation::Write,
-                Position::Only,
-                Headers::empty(),
-                self.una.prev(),
-            )
-            .with_ack_req(true)
-            .with_reth(nothing);
-        let Some(packet) = out.stage(header.len()) else {
-            return false;
-        };
-        header.emit(packet);
-        out.commit();
-        cx.counters.sent_packets += 1;
-        true
+        let header = cx.header(
+            Operation::Write,
+            Position::Only,
+            Headers::empty(),
+            self.una.prev(),
+        );
+        send_duplicate(cx, header, out)
     }
 
     /// Whether an answer of the peer is outstanding.
@@ -521,6 +525,26 @@ impl Requester {
     }
 }
 
+/// Sends `header`, of a WRITE with a PSN that is done, without data.
+///
+/// The responder acknowledges it as a duplicate, without executing it (9.7.5.1.1). Returns false
+/// when the sink is full.
+fn send_duplicate<T: Transmit>(cx: &mut Context<'_>, header: Header, out: &mut T) -> bool {
+    let nothing = Reth {
+        addr: 0,
+        rkey: RKey(0),
+        length: 0,
+    };
+    let header = header.with_ack_req(true).with_reth(nothing);
+    let Some(packet) = out.stage(header.len()) else {
+        return false;
+    };
+    header.emit(packet);
+    out.commit();
+    cx.counters.sent_packets += 1;
+    true
+}
+
 impl SendSide for Requester {
     fn reset(&mut self, attr: &QpAttr) {
         let psn = attr.sq_psn;
@@ -535,6 +559,7 @@ impl SendSide for Requester {
         self.recovery = LossRecovery::new(attr.timeout, attr.retry_cnt, attr.rnr_retry);
         self.fast_retransmit = FastRetransmit::default();
         self.back_for_gap = false;
+        self.read_probe = ReadProbe::None;
         self.window = self.new_window(attr);
         self.window.ignore_losses_before(psn);
         self.unsendable = None;
@@ -586,6 +611,7 @@ impl SendSide for Requester {
         cx.flush_sends(&mut self.queue, host);
         self.recovery.reset();
         self.fast_retransmit.cancel();
+        self.read_probe = ReadProbe::None;
         self.unsendable = None;
         self.requests.clear();
         self.scoreboard.reset();

@@ -42,6 +42,10 @@ struct Options {
     /// With --seed: faults to disable, comma-separated.
     #[arg(long, value_enum, value_delimiter = ',', requires = "seed")]
     without: Vec<Fault>,
+
+    /// With `congestion`: write the table to docs/CONGESTION.md.
+    #[arg(long)]
+    write: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -56,6 +60,9 @@ enum Simulation {
     Throughput,
     /// The link utilization of connections over paths without loss, short and long: a table.
     LongPaths,
+    /// The link utilization of the congestion control algorithms over paths with random losses: a
+    /// table.
+    Congestion,
 }
 
 fn main() -> ExitCode {
@@ -71,6 +78,43 @@ fn main() -> ExitCode {
         Simulation::LongPaths => {
             throughput::long_path_table(|line| println!("{line}"));
             ExitCode::SUCCESS
+        }
+        Simulation::Congestion => congestion(options.write),
+    }
+}
+
+/// The page with the table of `congestion`, between these two lines.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONGESTION.md");
+const TABLE_BEGIN: &str = "<!-- cargo xtask sim congestion --write -->\n";
+const TABLE_END: &str = "<!-- end of the table -->\n";
+
+/// Prints the table of algorithms, and writes it to its page if `write` is set.
+fn congestion(write: bool) -> ExitCode {
+    let mut table = String::new();
+    throughput::congestion_table(|line| {
+        println!("{line}");
+        table.push_str(&line);
+        table.push('\n');
+    });
+    if !write {
+        return ExitCode::SUCCESS;
+    }
+    let replace = |page: &str| {
+        let (before, rest) = page.split_once(TABLE_BEGIN)?;
+        let (_, after) = rest.split_once(TABLE_END)?;
+        Some([before, TABLE_BEGIN, &table, TABLE_END, after].concat())
+    };
+    let written = std::fs::read_to_string(PAGE).and_then(|page| match replace(&page) {
+        Some(page) => std::fs::write(PAGE, page),
+        None => Err(std::io::Error::other(
+            "the lines around the table are missing",
+        )),
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{PAGE}: {error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -313,6 +313,55 @@ pub fn long_path_table(mut line: impl FnMut(String)) {
     }
 }
 
+/// The loss probabilities of the table of lossy paths.
+const LOSSES: [f64; 3] = [0.0001, 0.001, 0.01];
+
+/// The round trips of the table of lossy paths, in milliseconds.
+const LOSSY_ROUND_TRIPS: [u64; 2] = [10, 50];
+
+/// The length of a transfer over a lossy path: CUBIC needs about ten seconds to fill it again.
+const LOSSY_DURATION: Duration = Duration::from_secs(20);
+
+/// Returns a path of 1 Gbit/s with random losses, whose queue holds what the path carries in a round
+/// trip.
+pub fn lossy_path(loss: f64, round_trip: Duration) -> Case {
+    Case {
+        name: "path with random losses",
+        loss,
+        duration: LOSSY_DURATION,
+        ..path(RATES[1], round_trip)
+    }
+}
+
+/// Writes a table with a row per path with random losses, and a column per operation and algorithm:
+/// the fraction of the rate that was used, and the fraction of packets that were retransmissions.
+pub fn congestion_table(mut line: impl FnMut(String)) {
+    let operations = [("WRITE", Work::Write), ("READ", Work::Read(LONG))];
+    let columns =
+        operations.map(|operation| Algorithm::ALL.map(|algorithm| (operation, algorithm)));
+    let columns = columns.as_flattened();
+    let names = columns
+        .iter()
+        .map(|((name, _), algorithm)| format!("{name}, `{algorithm}`"));
+    let names: Vec<_> = names.collect();
+    line(format!("| round trip, loss | {} |", names.join(" | ")));
+    line(format!("|---|{}", "---|".repeat(names.len())));
+    for millis in LOSSY_ROUND_TRIPS {
+        let round_trip = Duration::from_millis(millis);
+        for loss in LOSSES {
+            let cells = columns.iter().map(|&((_, work), algorithm)| {
+                let outcome = run(&lossy_path(loss, round_trip), algorithm, true, work);
+                let percent = |part: f64| part * 100.0;
+                let (used, again) = (percent(outcome.utilization), percent(outcome.retransmitted));
+                format!("{used:.1}%, {again:.2}%")
+            });
+            let cells: Vec<_> = cells.collect();
+            let row = cells.join(" | ");
+            line(format!("| {round_trip:?}, {}% | {row} |", loss * 100.0));
+        }
+    }
+}
+
 /// Runs one transfer. With `keeps_out_of_order`, responders have an out-of-order queue; otherwise
 /// they drop requests behind a gap.
 pub fn run(case: &Case, algorithm: Algorithm, keeps_out_of_order: bool, work: Work) -> Outcome {
@@ -712,6 +761,24 @@ mod tests {
         ] {
             assert!(utilization(name, Algorithm::default()) > 0.6, "{name}");
         }
+    }
+
+    /// A burst that overflows the queue loses its tail, which nothing reports.
+    #[test]
+    fn peer_that_goes_back_n_does_not_collapse_at_a_short_queue() {
+        let name = "switch queue of 20 packets";
+        let case = CASES.into_iter().find(|case| case.name == name).unwrap();
+        let outcome = run(&case, Algorithm::Loss, false, Work::Write);
+        assert!(outcome.utilization > 0.47, "{outcome}");
+        assert!(outcome.longest_gap < Duration::from_millis(2), "{outcome}");
+    }
+
+    #[test]
+    fn cubic_recovers_sooner_than_reno_on_a_long_path() {
+        let case = lossy_path(0.0001, Duration::from_millis(50));
+        let used = |algorithm| run(&case, algorithm, true, Work::Write).utilization;
+        let (cubic, reno) = (used(Algorithm::Cubic), used(Algorithm::Loss));
+        assert!(cubic > 1.2 * reno, "{cubic} {reno}");
     }
 
     #[test]

@@ -83,7 +83,8 @@ impl Controller for Delay {
             self.window = (self.window + packets).min(self.startup);
         } else if self.starting && growth.is_idle {
             self.window += packets / 2.0;
-        } else if self.queued <= self.target() {
+        } else if self.queued <= self.target() && (self.window < self.sizes.base || growth.is_idle)
+        {
             self.window += packets * GROWTH.max(1.0 / self.window);
         }
         self.window = self.window.min(growth.limit);
@@ -216,6 +217,29 @@ mod tests {
         let mut delay = after(20, far);
         trips(&mut delay, 5, far + far / 5);
         assert_eq!(delay.window(), 64);
+    }
+
+    /// Beyond the base window, a queue shorter than the target is filled as well.
+    #[test]
+    fn window_beyond_the_base_grows_only_without_a_queue() {
+        let limits = WindowLimits {
+            base_bytes: 64 * 4096,
+            max_bytes: 1024 * 4096,
+        };
+        let mut delay = Delay::new(Sizes::new(Mtu::B4096, limits));
+        trips(&mut delay, 20, SHORT);
+        delay.lost(Time(0));
+        let grow = |delay: &mut Delay, is_idle: bool| {
+            for _ in 0..40 {
+                let limit = delay.sizes.limit;
+                delay.round_trip(Time(0), SHORT);
+                delay.acknowledged(Time(0), delay.window(), Growth { is_idle, limit });
+            }
+            delay.window()
+        };
+        let least = grow(&mut delay, false);
+        assert!((64..70).contains(&least), "{least}");
+        assert!(grow(&mut delay, true) > 2 * least);
     }
 
     #[test]

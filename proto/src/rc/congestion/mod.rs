@@ -1,9 +1,10 @@
 //! Congestion control: the window of packets that a connection may have in flight.
 //!
 //! The specification only bounds the packets outstanding and leaves the rest to the implementation.
-//! Two algorithms are available, `loss` and `delay`. Congestion notifications limit the window of
-//! either. `docs/CONGESTION.md` compares them.
+//! The algorithms are `cubic`, `delay` and `loss`. Congestion notifications limit the window of
+//! each. `docs/CONGESTION.md` compares them.
 
+mod cubic;
 mod delay;
 mod loss;
 mod notification;
@@ -13,6 +14,7 @@ use super::loss_recovery::RoundTripSample;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::time::Time;
+use cubic::Cubic;
 use delay::Delay;
 use loss::Loss;
 pub(super) use notification::NOTIFICATION_INTERVAL;
@@ -70,6 +72,8 @@ const MINIMUM_AFTER_LOSS: f32 = 4.0;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub enum Algorithm {
+    /// CUBIC (RFC 9438).
+    Cubic,
     /// Based on round-trip times, like Swift (SIGCOMM 2020).
     Delay,
     /// Based on losses (RFC 5681).
@@ -79,11 +83,12 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Algorithm; 2] = [Algorithm::Delay, Algorithm::Loss];
+    pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::Delay, Algorithm::Loss];
 
     /// The name by which the algorithm is selected.
     pub const fn name(self) -> &'static str {
         match self {
+            Algorithm::Cubic => "cubic",
             Algorithm::Delay => "delay",
             Algorithm::Loss => "loss",
         }
@@ -91,6 +96,7 @@ impl Algorithm {
 
     fn controller(self, sizes: Sizes) -> Box<dyn Controller> {
         match self {
+            Algorithm::Cubic => Box::new(Cubic::new(sizes)),
             Algorithm::Delay => Box::new(Delay::new(sizes)),
             Algorithm::Loss => Box::new(Loss::new(sizes)),
         }
@@ -105,7 +111,7 @@ impl Display for Algorithm {
 
 /// The error for an unknown algorithm name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no way to control congestion called «{0}»: the names are delay and loss")]
+#[error("there is no way to control congestion called «{0}»: the names are cubic, delay and loss")]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -389,8 +395,8 @@ mod tests {
         for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
-        let error = "cubic".parse::<Algorithm>().unwrap_err();
-        assert!(error.to_string().contains("cubic"));
+        let error = "bbr".parse::<Algorithm>().unwrap_err();
+        assert!(error.to_string().contains("bbr"));
     }
 
     /// The capacities were measured with the default buffer on loopback, for separate datagrams

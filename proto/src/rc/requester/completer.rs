@@ -4,7 +4,7 @@
 //! retransmission.
 
 use super::send_cursor::SendCursor;
-use super::{Outcome, Requester};
+use super::{Outcome, ReadProbe, Requester};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
@@ -27,6 +27,9 @@ impl Requester {
             Syndrome::Ack(_) => self.una.prev(),
             _ => self.una,
         };
+        if matches!(aeth.syndrome, Syndrome::Ack(_)) && self.probe_answered(cx, psn) {
+            return self.settle(cx, host);
+        }
         if psn.before(oldest) || !psn.before(self.sent_end) {
             cx.counters.stale_responses += 1;
             return Outcome::Continue;
@@ -166,6 +169,7 @@ impl Requester {
         }
         let in_flight = self.in_flight();
         self.una = reached;
+        self.read_probe = ReadProbe::None;
         self.scoreboard.progressed(reached);
         self.complete_done(cx, reached, host);
         self.requests.progressed(reached);

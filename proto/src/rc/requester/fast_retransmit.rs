@@ -28,6 +28,9 @@ pub(super) struct Retransmission {
     pub(super) is_sent: bool,
     /// Whether no other packet is sent until it is acknowledged.
     pub(super) is_exclusive: bool,
+    /// Whether it follows a timeout, not the report of a gap. An acknowledgement beyond it then
+    /// does not show that the peer keeps requests behind a gap: there may have been no gap.
+    pub(super) is_probe: bool,
 }
 
 /// With at most this many packets in flight, go back N instead of probing the peer's behaviour.
@@ -112,7 +115,7 @@ impl FastRetransmit {
             return 0;
         }
         self.last = Some((current.psn, current.end));
-        if end.after(current.end) {
+        if end.after(current.end) && !current.is_probe {
             self.peer = PeerBehaviour::SelectiveRepeat;
         }
         if end != current.end {

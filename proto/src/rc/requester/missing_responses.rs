@@ -13,12 +13,13 @@
 //! by less than a round trip: a stale response then arrives while the gap is open.
 
 use super::send_cursor::SendCursor;
-use super::{Requester, Step};
+use super::{ReadProbe, Requester, Step, send_duplicate};
 use crate::host::{Host, Memory, Transmit};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
 use crate::time::Time;
+use crate::wire::{Headers, Operation, Position};
 use crate::work::{Payload, SendOp, WcStatus};
 
 /// A request that is to be repeated.
@@ -120,15 +121,71 @@ impl Requester {
         is_answered
     }
 
-    /// Probes after a timeout: repeats the oldest request, and after its answer the next.
+    /// Probes for the oldest request, if it has responses. Returns false if it has none.
+    ///
+    /// The probe is one packet whose answer is one packet: the repeated request if one response is
+    /// missing, else a duplicate of a request that is done. The responder answers the duplicate
+    /// after the responses, so the answer shows that those that did not arrive are lost. A peer
+    /// that is only late has then sent them already.
+    pub(super) fn probe_responses(&mut self) -> bool {
+        let oldest = self.queue.get(self.queue.head());
+        if self.in_flight() == 0 || !oldest.is_some_and(|wqe| wqe.op.has_response()) {
+            return false;
+        }
+        let end = self.requests.original_end(self.una);
+        let is_one = end.is_none_or(|end| end == self.una.next());
+        // If a repeated request is not answered, the peer may not accept it; the next one differs.
+        let was_repeated = self.scoreboard.attempt.end.is_some();
+        if is_one || was_repeated || self.has_gone_back() {
+            return self.request_in_turn();
+        }
+        self.read_probe = ReadProbe::Due;
+        true
+    }
+
+    /// Repeats the oldest request, and after its answer the next.
     ///
     /// Returns false if the oldest request has no responses.
-    pub(super) fn probe_oldest(&mut self) -> bool {
+    fn request_in_turn(&mut self) -> bool {
         let is_answered = self.request_oldest();
         if is_answered {
             self.scoreboard.probe_until = Some(self.sent_end);
         }
         is_answered
+    }
+
+    /// Sends the probe that is due. Returns false when the sink is full.
+    pub(super) fn transmit_read_probe<T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut T,
+    ) -> bool {
+        let Some(oldest) = self.queue.get(self.queue.head()) else {
+            return true;
+        };
+        let (write, only) = (Operation::Write, Position::Only);
+        let header = cx.request_header(oldest, write, only, Headers::empty(), self.una.prev());
+        let is_sent = send_duplicate(cx, header, out);
+        if is_sent {
+            self.read_probe = ReadProbe::Sent;
+        }
+        is_sent
+    }
+
+    /// Handles an ACK of `psn` if it answers the probe without progress. Returns whether it does.
+    ///
+    /// All responses that were outstanding when the probe was sent are lost. A responder may
+    /// acknowledge less than the last response that it sent (Linux's rxe).
+    pub(super) fn probe_answered(&mut self, cx: &mut Context<'_>, psn: Psn) -> bool {
+        if self.read_probe != ReadProbe::Sent || !psn.before(self.una) {
+            return false;
+        }
+        self.read_probe = ReadProbe::None;
+        cx.counters.responses_lost += 1;
+        self.recovery.probe_answered(cx.now);
+        self.window.lost(cx.now, self.una, self.sent_end);
+        self.request_in_turn();
+        true
     }
 
     /// Continues the recovery after the oldest missing response has arrived and `una` has advanced.
@@ -195,8 +252,28 @@ impl Requester {
         true
     }
 
-    /// Returns the next request to repeat, in PSN order, within the window.
-    fn next_missing(&self) -> Option<Missing> {
+    /// Whether the response to a new request at the cursor would be dropped: it would arrive before
+    /// responses of an earlier work request that are missing and cannot be requested yet.
+    pub(super) fn would_drop_response(&self, cursor: SendCursor) -> bool {
+        if cursor.index == self.queue.head() {
+            return false;
+        }
+        let unrequested = || {
+            let (_, _, from) = self.oldest_unrequested()?;
+            let end = self.requests.original_end(from)?;
+            // Unless all responses to the request are known to be missing, new requests may show it.
+            Some(
+                self.scoreboard
+                    .missing
+                    .is_some_and(|missing| !end.after(missing)),
+            )
+        };
+        unrequested() == Some(true)
+    }
+
+    /// Returns the oldest missing response that was not requested again: the index of its work
+    /// request, the work request, and the PSN.
+    fn oldest_unrequested(&self) -> Option<(u64, &SendWqe, Psn)> {
         let missing = self.scoreboard.missing?;
         let mut from = self.una;
         if let Some((end, _)) = self.scoreboard.repeated.back()
@@ -205,7 +282,7 @@ impl Requester {
             from = *end;
         }
         let mut index = self.queue.head();
-        let wqe = loop {
+        loop {
             from = self.scoreboard.skip_received(from);
             if !from.before(missing) {
                 return None;
@@ -213,7 +290,7 @@ impl Requester {
             let wqe = self.queue.get(index)?;
             if !wqe.op.is_local() && !wqe.ends_before(from) {
                 if wqe.op.has_response() {
-                    break wqe;
+                    return Some((index, wqe, from));
                 }
                 // The peer has executed it, or is about to.
                 if !wqe.ends_before(missing) {
@@ -222,7 +299,13 @@ impl Requester {
                 from = wqe.end_psn();
             }
             index += 1;
-        };
+        }
+    }
+
+    /// Returns the next request to repeat, in PSN order, within the window.
+    fn next_missing(&self) -> Option<Missing> {
+        let missing = self.scoreboard.missing?;
+        let (index, wqe, from) = self.oldest_unrequested()?;
         let end = self.requests.original_end(from)?;
         let end = if from == self.una {
             let gap_end = self.scoreboard.gap_end(from).unwrap_or(end);

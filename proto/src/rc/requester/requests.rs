@@ -51,6 +51,9 @@ impl Requester {
         if is_repeated && self.requests.outstanding() > 0 {
             return Step::Wait;
         }
+        if !is_repeated && self.would_drop_response(cursor) {
+            return Step::Wait;
+        }
         let mut packets = self.request_length(cx, cursor, wqe);
         let room = self.window_room(cursor);
         if room < packets && cursor.in_flight(self.una) > 0 {

@@ -16,26 +16,27 @@ impl Requester {
         let run = self.fast_retransmit.run_length(self.una);
         let is_exclusive = !self.fast_retransmit.peer_keeps_requests();
         let is_scheduled = is_selective
-            && (self.schedule(run, is_exclusive) || (!is_exclusive && self.request_oldest()));
+            && (self.schedule(run, is_exclusive, false)
+                || (!is_exclusive && self.request_oldest()));
         if !is_scheduled {
             self.go_back_to_gap();
         }
     }
 
-    /// Retransmits the oldest packet after some round trips without an answer, as a tail loss
-    /// probe.
+    /// Sends a tail loss probe after some round trips without an answer: the oldest packet, or a
+    /// packet that [`Requester::probe_responses`] selects.
     ///
     /// A responder cannot detect the loss of the tail, since nothing follows it. Returns false when
     /// there is no packet to send.
     pub(super) fn probe_tail(&mut self) -> bool {
-        self.schedule(1, false) || self.probe_oldest()
+        self.schedule(1, false, true) || self.probe_responses()
     }
 
     /// Schedules the retransmission of up to `packets` packets from `una` on.
     ///
     /// Returns false if none can be retransmitted selectively: a READ or another request with a
     /// response is repeated as a request.
-    fn schedule(&mut self, packets: i32, is_exclusive: bool) -> bool {
+    fn schedule(&mut self, packets: i32, is_exclusive: bool, is_probe: bool) -> bool {
         let most = packets.min(self.cursor.psn.diff(self.una));
         let mut end = self.una;
         let mut index = self.queue.head();
@@ -58,6 +59,7 @@ impl Requester {
             sent_end: self.sent_end,
             is_sent: false,
             is_exclusive,
+            is_probe,
         });
         true
     }
@@ -107,7 +109,8 @@ impl Requester {
     /// Retransmits `packets` packets from `una` on that the peer lacks and cannot report as a gap.
     pub(super) fn retransmit_rest(&mut self, packets: i32) {
         self.fast_retransmit.packets_missing(packets);
-        if !self.fast_retransmit.peer_keeps_requests() || !self.schedule(packets, false) {
+        self.recovery.loss_confirmed();
+        if !self.fast_retransmit.peer_keeps_requests() || !self.schedule(packets, false, false) {
             self.go_back_to_gap();
         }
     }

@@ -465,6 +465,19 @@ fn tail_loss_probe_is_one_packet() {
 }
 
 #[test]
+fn answer_to_a_probe_does_not_show_that_the_peer_keeps_requests() {
+    let mut end = sending();
+    end.wait_for_deadline();
+    assert_eq!(psns(&end.poll()), [0]);
+    // The first five packets had arrived before the probe; the others are lost.
+    end.deliver(ack(4), &[]);
+    end.deliver(nak(5, NakCode::PsnSequence), &[]);
+    assert_eq!(psns(&end.poll()), [5]);
+    end.post_signaled(3, SendOp::Send, 1);
+    assert!(end.poll().is_empty(), "the peer's behaviour is unknown");
+}
+
+#[test]
 fn drain_replaces_an_unsent_probe() {
     let mut end = Endpoint::new();
     for wr_id in [1, 2] {

@@ -303,7 +303,7 @@ fn part_is_requested_again_from_a_responder_that_executed_it_alone() {
     // The request and the probe are lost.
     assert_eq!(requested(&mut a), [(0, 4)]);
     a.wait_for_deadline();
-    assert_eq!(requested(&mut a), [(0, 4)]);
+    assert_eq!(a.poll_one().opcode(), RcWriteOnly);
     a.wait_for_deadline();
     let part = a.poll_one();
     assert_eq!(part.header.reth.unwrap().length as usize, MTU);
@@ -441,14 +441,111 @@ fn read_of_half_of_the_psn_space_does_not_end_before_its_last_packet() {
     }
 }
 
+/// Returns the probe that follows when nothing arrives: a duplicate without data.
+fn read_probe(end: &mut Endpoint) -> Sent {
+    end.wait_for_deadline();
+    let probe = end.poll_one();
+    assert_eq!(probe.opcode(), RcWriteOnly);
+    assert!(probe.header.bth.ack_req && probe.payload.is_empty());
+    probe
+}
+
 #[test]
-fn probe_for_a_read_requests_all_missing_responses() {
+fn probe_for_a_read_costs_one_packet_if_the_responses_are_late() {
+    let (mut a, mut b) = pair(|_| ());
+    a.post_signaled(1, read_from(0), 8 * MTU);
+    a.post_signaled(2, read_from(0), 8 * MTU);
+    let requests = a.poll();
+    // The peer is descheduled.
+    let probe = read_probe(&mut a);
+    for packet in requests.iter().chain([&probe]) {
+        b.deliver_sent(packet);
+    }
+    exchange(&mut a, &mut b);
+    assert_eq!(a.done(), [(1, Success), (2, Success)]);
+    assert_eq!(a.qp.counters().retransmitted, 0);
+    // The responses, and the answer to the probe.
+    assert_eq!(b.qp.counters().sent_packets, 16 + 1);
+}
+
+#[test]
+fn answer_to_a_probe_for_a_read_shows_which_responses_are_lost() {
     let mut end = reading(4);
     respond(&mut end, 0);
-    end.wait_for_deadline();
+    let probe = read_probe(&mut end);
+    assert_eq!(probe.psn(), OWN_PSN);
+    end.deliver(ack(0), &[]);
     assert_eq!(requested(&mut end), [(1, 3)]);
+    (1..4).for_each(|offset| respond(&mut end, offset));
+    assert_eq!(end.done(), [(1, Success)]);
+    assert_all_are_there(&end, 4);
     let counters = end.qp.counters();
     assert_eq!((counters.probes, counters.timeouts), (1, 0));
+    assert_eq!(counters.responses_lost, 1);
+}
+
+/// Linux's rxe acknowledges a duplicate up to the last request without a response.
+#[test]
+fn answer_to_a_probe_for_a_read_may_acknowledge_an_earlier_request() {
+    let mut end = reading(4);
+    respond(&mut end, 0);
+    respond(&mut end, 1);
+    read_probe(&mut end);
+    end.deliver(answer(RcAck, 0, UNLIMITED), &[]);
+    assert_eq!(requested(&mut end), [(2, 2)]);
+}
+
+#[test]
+fn lost_reads_are_recovered_by_a_probe_between_two_endpoints() {
+    // Either the requests or the responses are lost.
+    for loses_requests in [true, false] {
+        let (mut a, mut b) = pair(|_| ());
+        a.post_signaled(1, read_from(0), 8 * MTU);
+        a.post_signaled(2, read_from(0), 8 * MTU);
+        let requests = a.poll();
+        if !loses_requests {
+            requests.iter().for_each(|packet| b.deliver_sent(packet));
+            assert_eq!(b.poll().len(), 16);
+        }
+        let probe = read_probe(&mut a);
+        b.deliver_sent(&probe);
+        exchange(&mut a, &mut b);
+        assert_eq!(a.done(), [(1, Success), (2, Success)]);
+        let counters = a.qp.counters();
+        assert_eq!((counters.probes, counters.timeouts), (1, 0));
+    }
+}
+
+#[test]
+fn unanswered_probe_for_a_read_is_followed_by_a_timeout() {
+    let mut end = reading(4);
+    read_probe(&mut end);
+    end.wait_for_deadline();
+    assert_eq!(end.qp.counters().timeouts, 1);
+    assert_eq!(requested(&mut end), [(0, 1)]);
+    // An answer to the probe has no effect any more.
+    end.deliver(answer(RcAck, (1 << 24) - 1, UNLIMITED), &[]);
+    assert!(end.poll().is_empty());
+}
+
+#[test]
+fn new_read_waits_until_missing_responses_of_an_earlier_one_are_requested() {
+    let mut end = Endpoint::new();
+    let to = |packet: usize, len: usize| sge(LOCAL, packet * MTU, len * MTU);
+    end.post(1, read_from(0), SIGNALED, &[to(0, 6)]);
+    end.poll();
+    for offset in [0, 2, 4, 5] {
+        respond(&mut end, offset);
+    }
+    end.post(2, read_from(6 * MTU), SIGNALED, &[to(6, 1)]);
+    // One gap at a time: the response to the new READ would arrive before the second gap closes.
+    assert_eq!(requested(&mut end), [(1, 1)]);
+    respond(&mut end, 1);
+    assert_eq!(requested(&mut end), [(3, 1), (6, 1)]);
+    respond(&mut end, 3);
+    respond(&mut end, 6);
+    assert_eq!(end.done(), [(1, Success), (2, Success)]);
+    assert_all_are_there(&end, 7);
 }
 
 #[test]

@@ -443,7 +443,7 @@ fn choose_later_options(seed: u64, configs: &mut [EndpointConfig; 2], faults: &m
     let mut rng = Rng::seed_from_u64(seed ^ 0xc09e_5710);
     for config in configs.iter_mut() {
         config.out_of_order_bytes = [0, 4_000, 1 << 20, 1 << 20][rng.random_range(0..4)];
-        config.congestion = Algorithm::ALL[rng.random_range(0..2)];
+        config.congestion = Algorithm::ALL[rng.random_range(0..Algorithm::ALL.len())];
     }
     for faults in faults {
         faults.mark = [usize::MAX, usize::MAX, 4, 30][rng.random_range(0..4)];
