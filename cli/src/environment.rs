@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::headers;
 use crate::launch::{self, LaunchError};
 
 /// The environment variable with pkg-config's first search directories.
@@ -42,9 +43,7 @@ const PACKAGES: [Package; 2] = [
 enum EnvironmentError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    #[error("the C headers are missing; install urxe's `include` directory as one of: {0}")]
-    NoHeaders(String),
-    #[error("cannot write {path}: {source}", path = .path.display())]
+    #[error("cannot write to {path}: {source}", path = .path.display())]
     Write { path: PathBuf, source: io::Error },
 }
 
@@ -67,8 +66,10 @@ fn variables() -> Result<Vec<u8>, EnvironmentError> {
     let path = launch::search_path()?;
     let directory = env::split_paths(&path).next().unwrap_or_default();
     let packages = directory.join("pkgconfig");
-    write_packages(&packages, &directory, &headers()?).map_err(|source| {
-        let path = packages.clone();
+    let written =
+        headers(&directory).and_then(|headers| write_packages(&packages, &directory, &headers));
+    written.map_err(|source| {
+        let path = directory.clone();
         EnvironmentError::Write { path, source }
     })?;
     let mut package_path = packages.into_os_string();
@@ -96,20 +97,18 @@ fn export(name: &str, value: &OsString) -> Vec<u8> {
     line
 }
 
-/// Returns the directory with the headers, of the installation or else of the source tree.
-fn headers() -> Result<PathBuf, EnvironmentError> {
+/// Returns the directory with the installed headers, or else writes those that the command contains
+/// to a directory in `directory`.
+fn headers(directory: &Path) -> io::Result<PathBuf> {
     let executable = env::current_exe().unwrap_or_default();
     let prefix = executable.parent().and_then(Path::parent);
     let installed = prefix.map(|prefix| prefix.join("include/urxe"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
-    let candidates: Vec<PathBuf> = installed.into_iter().chain([source]).collect();
-    let found = candidates
-        .iter()
-        .find(|directory| directory.join("infiniband/verbs.h").is_file());
-    found.cloned().ok_or_else(|| {
-        let names = candidates.iter().map(|path| path.display().to_string());
-        EnvironmentError::NoHeaders(names.collect::<Vec<_>>().join(", "))
-    })
+    if let Some(installed) = installed.filter(|path| path.join("infiniband/verbs.h").is_file()) {
+        return Ok(installed);
+    }
+    let contained = directory.join("include");
+    headers::write(&contained)?;
+    Ok(contained)
 }
 
 /// Writes the pkg-config files.

@@ -4,11 +4,14 @@
 
 mod demo;
 mod devices;
+mod embedded;
 mod environment;
 mod fuzz;
+mod headers;
 mod installed;
 mod launch;
 mod library;
+mod private;
 mod rdma;
 mod run;
 mod stat;

@@ -17,6 +17,7 @@ mod forking;
 mod fuzz;
 mod hostile;
 mod idle_peers;
+mod installed;
 mod libfabric;
 mod perftest;
 mod pingpong;
