@@ -11,6 +11,7 @@ mod headers;
 mod installed;
 mod launch;
 mod library;
+mod pages;
 mod private;
 mod rdma;
 mod run;
@@ -20,7 +21,7 @@ mod sysfs;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// The environment variable with the log filter, in `tracing_subscriber::EnvFilter` syntax.
@@ -44,6 +45,9 @@ enum Command {
     Stat(stat::Arguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
+    Completions(pages::CompletionArguments),
+    #[command(hide = true)]
+    Manual(pages::ManualArguments),
     #[command(hide = true)]
     SysfsTrial,
     #[command(hide = true)]
@@ -72,6 +76,8 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
+        Command::Completions(arguments) => pages::completions(&arguments, Arguments::command()),
+        Command::Manual(arguments) => pages::manual(&arguments, Arguments::command()),
         Command::SysfsTrial => sysfs::trial(),
         Command::SysfsCounters(arguments) => sysfs::counters(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),
