@@ -29,7 +29,16 @@ const LOG: &str = "URXE_LOG";
 
 /// RDMA verbs in user space: RoCEv2 without a NIC, a kernel module or root.
 #[derive(Parser)]
-#[command(name = "urxe", version, arg_required_else_help = true)]
+#[command(
+    name = "urxe",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  \
+                  urxe demo                        Transfer data between two processes\n  \
+                  urxe run -- ibv_devinfo          Run a verbs program over urxe\n  \
+                  urxe run --pcap out.pcapng -- ibv_rc_pingpong -d urxe_lo -g 0\n                                   \
+                  Capture its packets for Wireshark"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -40,8 +49,8 @@ enum Command {
     /// List the RDMA devices of this host, and why other interfaces have none
     Devices,
     Run(run::Arguments),
-    /// Print shell variables for building and running programs over urxe: eval "$(urxe env)"
-    Env,
+    Shell(run::ShellArguments),
+    Env(environment::Arguments),
     Stat(stat::Arguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
@@ -72,7 +81,8 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Devices => devices::devices(),
         Command::Run(arguments) => run::run(arguments),
-        Command::Env => environment::environment(),
+        Command::Shell(arguments) => run::shell(arguments),
+        Command::Env(arguments) => environment::environment(&arguments),
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),

@@ -3,6 +3,7 @@
 //! The packages are reproducible: their content depends on the commit, the toolchain and the
 //! target, not on the time, the user or the directory of the source tree.
 
+mod action;
 mod build;
 mod debian;
 mod fresh_root;
@@ -123,7 +124,8 @@ fn try_step(workspace: &Path, target: &Path) -> Result<(), String> {
     };
     let files = pack(&products, workspace, &out)?;
     write_checksums(&out, &files)?;
-    fresh_root::check(&out, target)
+    fresh_root::check(&out, target)?;
+    action::check(&out, workspace, &products.target)
 }
 
 /// Writes the packages to `out` and returns their names.
