@@ -4,6 +4,7 @@
 
 mod demo;
 mod devices;
+mod doctor;
 mod embedded;
 mod environment;
 mod fuzz;
@@ -52,6 +53,7 @@ enum Command {
     Shell(run::ShellArguments),
     Env(environment::Arguments),
     Stat(stat::Arguments),
+    Doctor(doctor::Arguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
     Completions(pages::CompletionArguments),
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::Shell(arguments) => run::shell(arguments),
         Command::Env(arguments) => environment::environment(&arguments),
         Command::Stat(arguments) => stat::stat(arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
         Command::Completions(arguments) => pages::completions(&arguments, Arguments::command()),

@@ -9,6 +9,7 @@ mod asyncwatch;
 mod capture;
 mod connection_manager;
 mod devices;
+mod doctor;
 mod examples;
 mod extended_connections;
 mod faults;
