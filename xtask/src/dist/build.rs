@@ -37,7 +37,7 @@ pub(super) fn dist(
             .arg("--target-dir")
             .arg(&directory)
             .args(PRODUCTS.iter().flat_map(|package| ["-p", package]))
-            .env("CARGO_ENCODED_RUSTFLAGS", &flags)
+            .env("CARGO_ENCODED_RUSTFLAGS", with_linker(&flags, target))
             .env_remove("RUSTFLAGS");
         succeed(&mut cargo)?;
         let triple = target.split('.').next().unwrap_or(target);
@@ -86,6 +86,16 @@ pub(super) fn host() -> Result<String, String> {
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(output.stdout.trim_ascii()).into_owned()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Adds the flag that selects the system's linker. rustc's own one writes the path of the output
+/// file to the version definitions of a library without a soname, such as `liburxe.so`. Other
+/// targets than this one use the system's linker anyway, or that of `cargo zigbuild`.
+fn with_linker(flags: &str, target: &str) -> String {
+    match target {
+        "x86_64-unknown-linux-gnu" => format!("{flags}\x1f-Clinker-features=-lld"),
+        _ => flags.to_owned(),
     }
 }
 
