@@ -4,11 +4,26 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Products;
+use super::{Products, tree};
 use crate::release::{PRODUCTS, succeed};
 
 /// The Cargo profile of packages.
 const PROFILE: &str = "dist";
+
+/// The linker: `cc` in the directory of the output. lld writes the path of the output file, as it
+/// is given, to the version definitions of a library without a soname, such as `liburxe.so`.
+const LINKER: &str = r#"#!/bin/sh
+for word; do
+    shift
+    if [ "$previous" = -o ]; then
+        cd "${word%/*}" || exit
+        word=${word##*/}
+    fi
+    previous=$word
+    set -- "$@" "$word"
+done
+exec cc "$@"
+"#;
 
 /// Builds the products for a target; `None` is the host.
 ///
@@ -22,6 +37,8 @@ pub(super) fn dist(
     // Apart from other builds, because the flags differ.
     let directory = target_directory.join("dist-build");
     let flags = remapped(workspace, &directory)?;
+    let linker = directory.join("linker");
+    tree::write_file(&linker, LINKER.as_bytes(), 0o755)?;
     let compile = |command: &str, target: &str| {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo
@@ -37,8 +54,12 @@ pub(super) fn dist(
             .arg("--target-dir")
             .arg(&directory)
             .args(PRODUCTS.iter().flat_map(|package| ["-p", package]))
-            .env("CARGO_ENCODED_RUSTFLAGS", with_linker(&flags, target))
+            .env("CARGO_ENCODED_RUSTFLAGS", &flags)
             .env_remove("RUSTFLAGS");
+        if command == "build" {
+            let name = target.to_uppercase().replace('-', "_");
+            cargo.env(format!("CARGO_TARGET_{name}_LINKER"), &linker);
+        }
         succeed(&mut cargo)?;
         let triple = target.split('.').next().unwrap_or(target);
         Ok::<_, String>((triple.to_owned(), directory.join(triple).join(PROFILE)))
@@ -86,16 +107,6 @@ pub(super) fn host() -> Result<String, String> {
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(output.stdout.trim_ascii()).into_owned()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
-}
-
-/// Adds the flag that selects the system's linker. rustc's own one writes the path of the output
-/// file to the version definitions of a library without a soname, such as `liburxe.so`. Other
-/// targets than this one use the system's linker anyway, or that of `cargo zigbuild`.
-fn with_linker(flags: &str, target: &str) -> String {
-    match target {
-        "x86_64-unknown-linux-gnu" => format!("{flags}\x1f-Clinker-features=-lld"),
-        _ => flags.to_owned(),
     }
 }
 
