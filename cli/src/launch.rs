@@ -10,16 +10,15 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::ffi::OsString;
+use std::fs;
 use std::hash::{Hash, Hasher};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::library::{self, LibraryError};
-use crate::{installed, rdma};
+use crate::{installed, private, rdma};
 
 /// The sonames of the libraries that urxe replaces.
 pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
@@ -39,13 +38,6 @@ pub const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The dynamic linker's list of preloaded objects.
 pub const PRELOAD: &str = "LD_PRELOAD";
-
-/// The mode of directories that only the owner may access.
-const PRIVATE: u32 = 0o700;
-/// The mode bits that let other users write.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Names to try in the directory for temporary files, where other users may own the first ones.
-const ATTEMPTS: u32 = 16;
 
 /// An error that prevents providing the libraries.
 #[derive(Debug, thiserror::Error)]
@@ -139,8 +131,8 @@ fn first_usable<T>(
     library.hash(&mut hasher);
     let name = format!("{:016x}", hasher.finish());
     let mut last = None;
-    for base in bases() {
-        match own_directory(&base).and_then(|()| make(base.join(&name))) {
+    for base in private::bases() {
+        match private::directory(&base).and_then(|()| make(base.join(&name))) {
             Ok(made) => return Ok(made),
             Err(source) => last = Some((base, source)),
         }
@@ -150,68 +142,24 @@ fn first_usable<T>(
 }
 
 fn make_programs(directory: PathBuf, executable: &Path) -> io::Result<PathBuf> {
-    own_directory(&directory)?;
+    private::directory(&directory)?;
     let programs = directory.join("programs");
-    own_directory(&programs)?;
+    private::directory(&programs)?;
     link(&programs, &PROGRAMS, executable)?;
     Ok(programs)
 }
 
 fn make_all(directory: PathBuf, library: &Path, stand_ins: &[&str]) -> io::Result<Vec<PathBuf>> {
-    own_directory(&directory)?;
+    private::directory(&directory)?;
     link(&directory, &NAMES, library)?;
     let mut directories = vec![directory];
     for name in stand_ins {
         let own = directories[0].join(format!("instead-of-{name}"));
-        own_directory(&own)?;
+        private::directory(&own)?;
         link(&own, &[name], library)?;
         directories.push(own);
     }
     Ok(directories)
-}
-
-/// Returns the directories to try, the preferred one first. In the directory for temporary files
-/// another user may own a name, on purpose or because user namespaces reuse user IDs.
-fn bases() -> Vec<PathBuf> {
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|path| path.is_absolute());
-    let user = rustix::process::geteuid().as_raw();
-    let temporary = env::temp_dir();
-    let numbered = (0..ATTEMPTS).map(|attempt| match attempt {
-        0 => temporary.join(format!("urxe-{user}")),
-        _ => temporary.join(format!("urxe-{user}.{attempt}")),
-    });
-    runtime
-        .map(|path| path.join("urxe"))
-        .into_iter()
-        .chain(numbered)
-        // The dynamic linker would split such a path.
-        .filter(|path| !is_split(path.as_os_str()))
-        .collect()
-}
-
-/// Returns whether the dynamic linker would split the path or substitute a part of it.
-fn is_split(path: &OsStr) -> bool {
-    path.as_bytes().iter().any(|byte| b":;$".contains(byte))
-}
-
-/// Creates a private directory, or checks that an existing one belongs to this user and that no
-/// other user can write to it. A writer would control which code programs load.
-fn own_directory(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(PRIVATE).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    // Does not follow a symbolic link, whose target another user may control.
-    let metadata = fs::symlink_metadata(path)?;
-    let own = metadata.uid() == rustix::process::geteuid().as_raw();
-    if !metadata.is_dir() || !own || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "the directory belongs to another user or is writable by others",
-        ));
-    }
-    Ok(())
 }
 
 /// Creates the links to `file` that are missing or wrong.
@@ -237,25 +185,11 @@ fn link(directory: &Path, names: &[&str], file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn scratch(name: &str) -> PathBuf {
         let path = env::temp_dir().join(format!("urxe-launch-{}-{name}", std::process::id()));
         fs::create_dir(&path).expect("own directory");
         path
-    }
-
-    #[test]
-    fn directory_that_others_can_write_to_is_refused() {
-        let path = scratch("writable");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("own directory");
-        assert!(own_directory(&path).is_err());
-        fs::set_permissions(&path, fs::Permissions::from_mode(PRIVATE)).expect("own directory");
-        assert!(own_directory(&path).is_ok());
-        let through_link = path.join("link");
-        symlink(&path, &through_link).expect("own directory");
-        assert!(own_directory(&through_link).is_err());
-        fs::remove_dir_all(path).expect("own directory");
     }
 
     #[test]
@@ -273,12 +207,5 @@ mod tests {
             NAMES.len()
         );
         fs::remove_dir_all(path).expect("own directory");
-    }
-
-    #[test]
-    fn path_that_the_dynamic_linker_would_split_is_not_used() {
-        assert!(is_split(OsStr::new("/a:b")));
-        assert!(is_split(OsStr::new("/$LIB")));
-        assert!(!is_split(OsStr::new("/run/user/1000")));
     }
 }

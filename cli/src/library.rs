@@ -1,9 +1,12 @@
-//! Finds the shared objects of urxe: in the build tree, or where they are installed.
+//! Finds the shared objects of urxe: in the build tree, where they are installed, or within this
+//! command.
 
 use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use crate::embedded;
 
 /// The replacement for libibverbs and librdmacm.
 pub const LIBRARY: &str = "liburxe.so";
@@ -30,6 +33,20 @@ pub enum LibraryError {
         /// The directories that were searched.
         directories: Vec<PathBuf>,
     },
+    /// The object that this command contains cannot be written to a file.
+    #[error(
+        "cannot write {name} to {path}: {source}; set XDG_CACHE_HOME or TMPDIR to a writable \
+         directory where programs may be executed",
+        path = .path.display()
+    )]
+    NotUnpacked {
+        /// The name of the object.
+        name: &'static str,
+        /// The last directory that was tried.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
 }
 
 fn list(directories: &[PathBuf]) -> String {
@@ -39,31 +56,54 @@ fn list(directories: &[PathBuf]) -> String {
 
 /// Returns the absolute path of the shared object that belongs to this command.
 ///
+/// An object that the command contains precedes those in system directories, which may belong to
+/// another version.
+///
 /// # Errors
 /// Fails if there is none.
 pub fn find(name: &'static str) -> Result<PathBuf, LibraryError> {
     let executable = env::current_exe().map_err(LibraryError::NoExecutable)?;
-    find_for(&executable, name)
-}
-
-fn find_for(executable: &Path, name: &'static str) -> Result<PathBuf, LibraryError> {
     let beside = executable.parent().unwrap_or(Path::new("/"));
-    // `cargo run` and `cargo test` write the library to deps/ only, `cargo build` also beside the
-    // command. The newest file was built together with this command.
-    let built = [beside.join(name), beside.join("deps").join(name)];
-    let newest = built
-        .into_iter()
-        .filter_map(|path| Some((modified(&path)?, path)))
-        .max_by_key(|(modified, _)| *modified);
-    if let Some((_, path)) = newest {
+    if let Some(path) = newest_built(beside, name) {
         return Ok(path);
     }
-    let directories = installed(beside);
-    let found = directories
+    let prefix = beside.parent().unwrap_or(Path::new("/"));
+    let own = library_directories(prefix);
+    if let Some(path) = first_with(&own, name) {
+        return Ok(path);
+    }
+    if let Some(object) = embedded::object(name) {
+        return embedded::unpack(object).map_err(|(path, source)| LibraryError::NotUnpacked {
+            name,
+            path,
+            source,
+        });
+    }
+    let mut directories = own;
+    for prefix in ["/usr/local", "/usr"].map(Path::new) {
+        if !directories.starts_with(&library_directories(prefix)) {
+            directories.extend(library_directories(prefix));
+        }
+    }
+    first_with(&directories, name).ok_or(LibraryError::NotFound { name, directories })
+}
+
+/// Returns the object in the command's own directory. `cargo run` and `cargo test` write it to
+/// `deps` only, `cargo build` also beside the command. The newest file was built together with this
+/// command.
+fn newest_built(beside: &Path, name: &str) -> Option<PathBuf> {
+    [beside.join(name), beside.join("deps").join(name)]
+        .into_iter()
+        .filter_map(|path| Some((modified(&path)?, path)))
+        .max_by_key(|(modified, _)| *modified)
+        .map(|(_, path)| path)
+}
+
+fn first_with(directories: &[PathBuf], name: &str) -> Option<PathBuf> {
+    directories
         .iter()
         .map(|directory| directory.join(name))
-        .find(|path| path.is_file());
-    found.ok_or(LibraryError::NotFound { name, directories })
+        .find(|path| path.is_file())
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {
@@ -71,25 +111,17 @@ fn modified(path: &Path) -> Option<SystemTime> {
     metadata.is_file().then(|| metadata.modified().ok())?
 }
 
-/// Returns the usual library directories, that of this command's own prefix first.
-fn installed(beside: &Path) -> Vec<PathBuf> {
-    let triplet = format!("{}-linux-gnu", env::consts::ARCH);
-    let prefix = beside.parent().unwrap_or(Path::new("/"));
-    let mut directories = Vec::new();
-    for prefix in [prefix, Path::new("/usr/local"), Path::new("/usr")] {
-        for name in ["lib/urxe", "lib", "lib64"] {
-            directories.push(prefix.join(name));
-        }
-        directories.push(prefix.join("lib").join(&triplet));
-        directories.push(prefix.join("lib").join(&triplet).join("urxe"));
-    }
-    let mut seen = Vec::new();
-    directories.retain(|directory| {
-        let new = !seen.contains(directory);
-        seen.push(directory.clone());
-        new
-    });
-    directories
+/// Returns the usual library directories of an installation.
+fn library_directories(prefix: &Path) -> Vec<PathBuf> {
+    let lib = prefix.join("lib");
+    let of_architecture = lib.join(format!("{}-linux-gnu", env::consts::ARCH));
+    vec![
+        lib.join("urxe"),
+        of_architecture.join("urxe"),
+        lib,
+        prefix.join("lib64"),
+        of_architecture,
+    ]
 }
 
 #[cfg(test)]
@@ -117,7 +149,7 @@ mod tests {
             fs::File::create(newer)
                 .and_then(|file| file.set_modified(SystemTime::now()))
                 .expect("own file");
-            let found = find_for(&root.join("bin/urxe"), LIBRARY).expect("one is there");
+            let found = newest_built(&root.join("bin"), LIBRARY).expect("one is there");
             assert_eq!(&found, newer);
         }
         fs::remove_dir_all(root).expect("own directory");
@@ -127,7 +159,7 @@ mod tests {
     fn installation_is_found_beside_its_command() {
         let root = tree("installed");
         fs::File::create(root.join("lib").join(LIBRARY)).expect("own file");
-        let found = find_for(&root.join("bin/urxe"), LIBRARY).expect("one is there");
+        let found = first_with(&library_directories(&root), LIBRARY).expect("one is there");
         assert_eq!(found, root.join("lib").join(LIBRARY));
         fs::remove_dir_all(root).expect("own directory");
     }

@@ -4,11 +4,16 @@
 
 mod demo;
 mod devices;
+mod doctor;
+mod embedded;
 mod environment;
 mod fuzz;
+mod headers;
 mod installed;
 mod launch;
 mod library;
+mod pages;
+mod private;
 mod rdma;
 mod run;
 mod stat;
@@ -17,7 +22,7 @@ mod sysfs;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// The environment variable with the log filter, in `tracing_subscriber::EnvFilter` syntax.
@@ -25,7 +30,16 @@ const LOG: &str = "URXE_LOG";
 
 /// RDMA verbs in user space: RoCEv2 without a NIC, a kernel module or root.
 #[derive(Parser)]
-#[command(name = "urxe", version, arg_required_else_help = true)]
+#[command(
+    name = "urxe",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  \
+                  urxe demo                        Transfer data between two processes\n  \
+                  urxe run -- ibv_devinfo          Run a verbs program over urxe\n  \
+                  urxe run --pcap out.pcapng -- ibv_rc_pingpong -g 0\n                                   \
+                  Capture its packets for Wireshark"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -36,11 +50,15 @@ enum Command {
     /// List the RDMA devices of this host, and why other interfaces have none
     Devices,
     Run(run::Arguments),
-    /// Print shell variables for building and running programs over urxe: eval "$(urxe env)"
-    Env,
+    Shell(run::ShellArguments),
+    Env(environment::Arguments),
     Stat(stat::Arguments),
+    Doctor(doctor::Arguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
+    Completions(pages::CompletionArguments),
+    #[command(hide = true)]
+    Manual(pages::ManualArguments),
     #[command(hide = true)]
     SysfsTrial,
     #[command(hide = true)]
@@ -65,10 +83,14 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Devices => devices::devices(),
         Command::Run(arguments) => run::run(arguments),
-        Command::Env => environment::environment(),
+        Command::Shell(arguments) => run::shell(arguments),
+        Command::Env(arguments) => environment::environment(&arguments),
         Command::Stat(arguments) => stat::stat(arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
+        Command::Completions(arguments) => pages::completions(&arguments, Arguments::command()),
+        Command::Manual(arguments) => pages::manual(&arguments, Arguments::command()),
         Command::SysfsTrial => sysfs::trial(),
         Command::SysfsCounters(arguments) => sysfs::counters(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),

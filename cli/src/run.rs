@@ -1,4 +1,4 @@
-//! `urxe run`: executes a program with libibverbs and librdmacm resolved to urxe.
+//! `urxe run` and `urxe shell`: execute a program with libibverbs and librdmacm resolved to urxe.
 //!
 //! The command replaces itself with the program, so signals and the exit status are the program's.
 
@@ -12,10 +12,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter;
 use urxe_driver::device::{self, Selection};
+use urxe_net::{FaultParseError, FaultSpec};
 
 use crate::library::{self, RSPRELOAD};
-use crate::{launch, sysfs};
+use crate::{environment, launch, sysfs};
 
 /// The exit status of `env` and shells for a program that does not exist.
 const NOT_FOUND: u8 = 127;
@@ -24,14 +27,9 @@ const NOT_EXECUTABLE: u8 = 126;
 /// The exit status of `env` for its own failures.
 const OWN_FAILURE: u8 = 125;
 
-/// Run a program over urxe, in place of libibverbs.so.1 and librdmacm.so.1
+/// What a program gets that runs over urxe.
 #[derive(clap::Args)]
-#[command(
-    override_usage = "urxe run [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
-    after_help = "Exit status: that of PROGRAM; 127 if it is not found, 126 if it cannot be \
-                  executed, 125 if urxe itself fails."
-)]
-pub struct Arguments {
+pub struct Options {
     /// Whether to show the devices in /sys/class/infiniband. Without root privileges the view needs
     /// a user namespace, in which set-user-ID programs do not work, or else a preloaded object
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
@@ -48,6 +46,29 @@ pub struct Arguments {
     /// and sockets can be selected in /etc/rdma/rsocket/preload_config
     #[arg(long)]
     rsockets: bool,
+    /// Capture all packets in this file, for Wireshark; `%p` stands for the process ID. Sets
+    /// URXE_PCAP
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<OsString>,
+    /// Inject faults, such as `drop=1%,delay=2ms,seed=7`; also dup, reorder, corrupt and dir. Sets
+    /// URXE_FAULTS
+    #[arg(long, value_name = "LIST", value_parser = parse_faults)]
+    faults: Option<String>,
+    /// Messages on standard error: error, warn, info, debug, trace or off. Sets URXE_LOG
+    #[arg(long, value_name = "FILTER", value_parser = parse_log)]
+    log: Option<String>,
+}
+
+/// Run a program over urxe, in place of libibverbs.so.1 and librdmacm.so.1
+#[derive(clap::Args)]
+#[command(
+    override_usage = "urxe run [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
+    after_help = "Exit status: that of PROGRAM; 127 if it is not found, 126 if it cannot be \
+                  executed, 125 if urxe itself fails."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    options: Options,
     /// Program to run and its arguments; put `--` before a name that begins with a dash
     #[arg(
         required = true,
@@ -58,10 +79,83 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
+/// Start a shell whose programs run over urxe, and that compiles programs for it
+#[derive(clap::Args)]
+#[command(after_help = "The shell is that of the variable SHELL, or else /bin/sh.")]
+pub struct ShellArguments {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn parse_faults(text: &str) -> Result<String, FaultParseError> {
+    text.parse::<FaultSpec>().map(|_| text.to_owned())
+}
+
+fn parse_log(text: &str) -> Result<String, filter::ParseError> {
+    EnvFilter::try_new(text).map(|_| text.to_owned())
+}
+
 /// Executes the program. Returns only on failure.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Some((program, rest)) = arguments.program.split_first() else {
-        eprintln!("urxe run: no program given");
+    execute(
+        "urxe run",
+        arguments.options,
+        &arguments.program,
+        Vec::new(),
+    )
+}
+
+/// Executes a shell. Returns only on failure.
+pub fn shell(arguments: ShellArguments) -> ExitCode {
+    let variables = match environment::variables() {
+        Ok(variables) => variables,
+        Err(error) => {
+            eprintln!("urxe shell: {error}");
+            return ExitCode::from(OWN_FAILURE);
+        }
+    };
+    let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
+    let shell = shell.unwrap_or_else(|| "/bin/sh".into());
+    execute("urxe shell", arguments.options, &[shell], variables)
+}
+
+impl Options {
+    /// Returns the variables of the program, and shows it the devices.
+    fn into_variables(self, search_path: &OsStr) -> Result<Vec<sysfs::Variable>, String> {
+        if let Some(selection) = &self.devices {
+            device::select(selection.clone());
+        }
+        let mut variables = sysfs::show(self.sysfs)?;
+        // The object that is added last comes first: rsockets interposes functions of the C library.
+        if self.preload {
+            preload(&mut variables, launch::first_library(search_path))?;
+        }
+        if self.rsockets {
+            let object = library::find(RSPRELOAD).map_err(|error| error.to_string())?;
+            preload(&mut variables, object)?;
+        }
+        let devices = self.devices.map(|selection| selection.to_string());
+        let chosen = [
+            (device::VARIABLE, devices.map(OsString::from)),
+            ("URXE_PCAP", self.pcap),
+            ("URXE_FAULTS", self.faults.map(OsString::from)),
+            (crate::LOG, self.log.map(OsString::from)),
+        ];
+        let chosen = chosen.into_iter();
+        variables.extend(chosen.filter_map(|(name, value)| Some((name, value?))));
+        Ok(variables)
+    }
+}
+
+/// Executes a program with `more` variables, in the name of a subcommand. Returns only on failure.
+fn execute(
+    own_name: &str,
+    options: Options,
+    words: &[OsString],
+    more: Vec<sysfs::Variable>,
+) -> ExitCode {
+    let Some((program, rest)) = words.split_first() else {
+        eprintln!("{own_name}: no program given");
         return ExitCode::from(OWN_FAILURE);
     };
     let paths =
@@ -69,45 +163,27 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let (search_path, program_path) = match paths {
         Ok(paths) => paths,
         Err(error) => {
-            eprintln!("urxe run: {error}");
+            eprintln!("{own_name}: {error}");
             return ExitCode::from(OWN_FAILURE);
         }
     };
     let found = find_program(program);
     if let Some(why) = found.as_deref().and_then(ignores_search_path) {
         eprintln!(
-            "urxe run: warning: {} {why} and will not use urxe",
+            "{own_name}: warning: {} {why} and will not use urxe",
             program.display()
         );
     }
-    if let Some(selection) = &arguments.devices {
-        device::select(selection.clone());
-    }
-    let mut variables = match sysfs::show(arguments.sysfs) {
+    let variables = match options.into_variables(&search_path) {
         Ok(variables) => variables,
         Err(error) => {
-            eprintln!("urxe run: {error}");
+            eprintln!("{own_name}: {error}");
             return ExitCode::from(OWN_FAILURE);
         }
     };
-    // The object that is added last comes first: rsockets interposes functions of the C library.
-    let library = arguments
-        .preload
-        .then(|| Ok(launch::first_library(&search_path)));
-    let rsockets = arguments
-        .rsockets
-        .then(|| library::find(RSPRELOAD).map_err(|error| error.to_string()));
-    for object in library.into_iter().chain(rsockets) {
-        if let Err(error) = object.and_then(|path| preload(&mut variables, path)) {
-            eprintln!("urxe run: {error}");
-            return ExitCode::from(OWN_FAILURE);
-        }
-    }
-    if let Some(selection) = arguments.devices {
-        variables.push((device::VARIABLE, selection.to_string().into()));
-    }
     let mut command = Command::new(program);
-    command.args(rest).env(launch::SEARCH_PATH, search_path);
+    command.args(rest).envs(more);
+    command.env(launch::SEARCH_PATH, search_path);
     command.envs(variables);
     command.envs(program_path.map(|path| (launch::PROGRAM_PATH, path)));
     let error = command.exec();
@@ -115,14 +191,14 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let is_path = program.as_bytes().contains(&b'/');
     let program = program.display();
     if error.kind() != io::ErrorKind::NotFound {
-        eprintln!("urxe run: {program}: {error}");
+        eprintln!("{own_name}: {program}: {error}");
         return ExitCode::from(NOT_EXECUTABLE);
     }
     match found {
         // The file exists, so the error is about its interpreter.
         Some(path) => {
             eprintln!(
-                "urxe run: {program}: the interpreter of {} does not exist",
+                "{own_name}: {program}: the interpreter of {} does not exist",
                 path.display()
             );
             ExitCode::from(NOT_EXECUTABLE)
@@ -130,8 +206,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         None => {
             // As in a shell, only a name without a slash is searched for.
             match is_path {
-                true => eprintln!("urxe run: {program}: no such file"),
-                false => eprintln!("urxe run: {program}: not found in PATH"),
+                true => eprintln!("{own_name}: {program}: no such file"),
+                false => eprintln!("{own_name}: {program}: not found in PATH"),
             }
             ExitCode::from(NOT_FOUND)
         }

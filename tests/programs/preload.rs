@@ -154,7 +154,7 @@ fn other_paths_are_unchanged() {
 }
 
 #[test]
-fn missing_object_is_reported() {
+fn object_that_cannot_be_written_is_reported() {
     let directory = Directory::new();
     let place = Place::here();
     let script = "cp $(dirname \"$0\")/urxe $(dirname \"$0\")/liburxe.so \"$1\"";
@@ -163,10 +163,17 @@ fn missing_object_is_reported() {
     copy.args(["-c", script]).arg(&urxe).arg(directory.path());
     run("cp", copy, LIMIT).success();
     let mut command = Command::new(directory.path().join("urxe"));
-    command.args(["run", "--sysfs", "preload", "--", "true"]);
+    let runtime = directory.path().join("runtime");
+    fs::create_dir(&runtime).expect("own directory");
+    // The command contains the object that is not beside it, and needs a directory for it.
+    command
+        .args(["run", "--sysfs", "preload", "--", "true"])
+        .env("XDG_RUNTIME_DIR", &runtime)
+        .env("XDG_CACHE_HOME", "/proc/none")
+        .env("TMPDIR", "/proc/none");
     let finished = run("urxe run", command, LIMIT);
     assert_eq!(finished.status.code(), Some(125), "{finished}");
-    let wanted = "liburxe_preload.so is not beside this command";
+    let wanted = "cannot write liburxe_preload.so to /proc/none";
     assert!(finished.stderr.contains(wanted), "{finished}");
 }
 

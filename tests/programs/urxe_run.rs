@@ -1,5 +1,6 @@
 //! Properties that `urxe run` preserves.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -102,4 +103,137 @@ fn the_build_tree_needs_no_installation() {
         .env_remove("LD_LIBRARY_PATH")
         .args(["run", "--", "true"]);
     run("urxe run", command, LIMIT).success();
+}
+
+#[test]
+fn options_set_variables_of_the_program() {
+    let mut command = Place::here().urxe();
+    command.args(["run", "--sysfs=no", "--pcap", "x%p.pcapng"]);
+    command.args(["--faults", "drop=1%,seed=7", "--log", "urxe_driver=debug"]);
+    command.args(["--", "env"]);
+    let finished = run("env", command, LIMIT).success();
+    for line in [
+        "URXE_PCAP=x%p.pcapng",
+        "URXE_FAULTS=drop=1%,seed=7",
+        "URXE_LOG=urxe_driver=debug",
+    ] {
+        assert!(finished.stdout.lines().any(|l| l == line), "{finished}");
+    }
+}
+
+#[test]
+fn invalid_faults_and_filters_are_refused_before_the_program_starts() {
+    for (option, value) in [("--faults", "drop=often"), ("--log", "urxe=loud")] {
+        let mut command = Place::here().urxe();
+        command.args(["run", option, value, "--", "echo", "started"]);
+        let finished = run("urxe run", command, LIMIT);
+        assert_eq!(finished.status.code(), Some(2), "{finished}");
+        assert!(finished.stderr.contains(option), "{finished}");
+        assert!(!finished.stdout.contains("started"), "{finished}");
+    }
+}
+
+#[test]
+fn shell_has_the_libraries_and_the_headers() {
+    let mut command = Place::here().urxe();
+    // `env` takes the place of the shell and prints what a shell would have.
+    command.args(["shell", "--sysfs=no"]).env("SHELL", "env");
+    let finished = run("urxe shell", command, LIMIT).success();
+    let value = |name: &str| {
+        let line = finished.stdout.lines().find(|line| line.starts_with(name));
+        let (_, value) = line.and_then(|line| line.split_once('='))?;
+        value.split(':').next().map(Path::new)
+    };
+    let libraries = value("LD_LIBRARY_PATH").expect("set");
+    assert!(libraries.join("libibverbs.so.1").exists(), "{finished}");
+    let packages = value("PKG_CONFIG_PATH").expect("set");
+    assert!(packages.join("librdmacm.pc").exists(), "{finished}");
+}
+
+#[test]
+fn env_prints_the_same_variables_in_each_format() {
+    let print = |format| {
+        let mut command = Place::here().urxe();
+        command.args(["env", "--format", format]);
+        run("urxe env", command, LIMIT).success().stdout
+    };
+    let json: serde_json::Value = serde_json::from_str(&print("json")).expect("JSON");
+    let object = json.as_object().expect("an object");
+    assert_eq!(object.len(), 2, "{json}");
+    let (github, shell) = (print("github"), print("shell"));
+    assert_eq!(github.lines().count(), object.len());
+    for (name, value) in object {
+        let value = value.as_str().expect("a string");
+        assert!(github.contains(&format!("{name}={value}\n")), "{github}");
+        assert!(
+            shell.contains(&format!("export {name}='{value}'\n")),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn cargo_runs_tests_over_urxe() {
+    let directory = crate::common::place::Directory::new();
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("own directory");
+        std::fs::write(path, text).expect("own directory");
+    };
+    write(
+        "Cargo.toml",
+        "[package]\nname = \"user\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n",
+    );
+    write(
+        "src/lib.rs",
+        r#"
+        use std::ffi::{CStr, c_char, c_int, c_void};
+        unsafe extern "C" {
+            fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+            fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+        }
+        #[test]
+        fn there_is_a_device() {
+            const RTLD_NOW: c_int = 2;
+            type List = extern "C" fn(*mut c_int) -> *mut *mut c_void;
+            type Name = extern "C" fn(*mut c_void) -> *const c_char;
+            // SAFETY: the functions have these signatures, and the list ends with a null pointer.
+            unsafe {
+                let library = dlopen(c"libibverbs.so.1".as_ptr(), RTLD_NOW);
+                assert!(!library.is_null());
+                let list: List = std::mem::transmute(dlsym(library, c"ibv_get_device_list".as_ptr()));
+                let name: Name = std::mem::transmute(dlsym(library, c"ibv_get_device_name".as_ptr()));
+                let (mut count, mut names) = (0, Vec::new());
+                let devices = list(&mut count);
+                for index in 0..count as usize {
+                    names.push(CStr::from_ptr(name(*devices.add(index))).to_str().unwrap());
+                }
+                assert!(names.contains(&"urxe_lo"), "{names:?}");
+            }
+        }
+        "#,
+    );
+    let place = Place::alone();
+    let urxe = place.urxe();
+    // The prefix of the place and then the command.
+    let words: Vec<_> = std::iter::once(urxe.get_program())
+        .chain(urxe.get_args())
+        .chain(["run".as_ref(), "--".as_ref()])
+        .map(|word| word.to_str().expect("UTF-8"))
+        .collect();
+    let variable = format!(
+        "CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER",
+        std::env::consts::ARCH.to_uppercase()
+    );
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command
+        .args(["test", "--offline", "--lib", "--target-dir"])
+        .arg(directory.path().join("target"))
+        .current_dir(directory.path())
+        .env(variable, words.join(" "))
+        .env_remove("LD_LIBRARY_PATH")
+        .env_remove("RUSTFLAGS");
+    let finished = run("cargo test", command, Duration::from_secs(120)).success();
+    assert!(finished.stdout.contains("1 passed"), "{finished}");
 }

@@ -146,9 +146,9 @@ fn describe(device: &Device) -> verbs_device {
 
 /// Converts a text to a C string, cut to fit with a NUL.
 pub(super) fn c_string<const N: usize>(text: &str) -> [c_char; N] {
-    let mut array = [0; N];
+    let mut array: [c_char; N] = [0; N];
     for (to, from) in array[..N - 1].iter_mut().zip(text.bytes()) {
-        *to = from.cast_signed();
+        *to = from as c_char;
     }
     array
 }

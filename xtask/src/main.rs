@@ -2,11 +2,12 @@
 //!
 //! `cargo xtask test` is the complete check, which CI runs as well. The other commands run parts of
 //! it for longer or with options: rdma-core's test suite, fuzzing, simulations, interoperability
-//! with the kernel's rxe, benchmarks and a soak test.
+//! with the kernel's rxe, benchmarks, a soak test and packages.
 
 mod bench;
 mod cargo_log;
 mod dependencies;
+mod dist;
 mod documents;
 mod fuzz;
 mod layers;
@@ -60,6 +61,8 @@ enum Command {
     Bench(bench::BenchOptions),
     /// Run programs that connect, transfer and crash for a long time over a faulty network
     Soak(soak::SoakOptions),
+    /// Make packages for users: a tarball, Debian packages, checksums and a list of components
+    Dist(dist::DistOptions),
 }
 
 #[derive(clap::Args)]
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => {
             bench::run(&options, &workspace_directory(), &target_directory())
         }
+        Command::Dist(options) => dist::run(&options, &workspace_directory(), &target_directory()),
         Command::Soak(options) => soak::run(&options, &workspace_directory(), &target_directory()),
     };
     if succeeded {
@@ -139,14 +143,14 @@ fn test(options: &TestOptions) -> Report {
         true => {
             !matches!(
                 step,
-                Step::Sanitize | Step::Fuzz | Step::Pyverbs | Step::Rxe
+                Step::Dist | Step::Sanitize | Step::Fuzz | Step::Pyverbs | Step::Rxe
             ) || options.filter.is_none()
         }
         false => options.only.contains(&step),
     };
     let mut report = Report::default();
 
-    let has_needs = [Step::Test, Step::Fuzz, Step::Pyverbs]
+    let has_needs = [Step::Test, Step::Dist, Step::Fuzz, Step::Pyverbs]
         .into_iter()
         .any(chosen);
     if has_needs && !options.no_install {

@@ -50,6 +50,8 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),
     (Probe::Program("rping"), "rdmacm-utils"),
+    // For installing packages in a fresh root.
+    (Probe::Program("debootstrap"), "debootstrap"),
     // Ordinary socket programs.
     (Probe::Program("curl"), "curl"),
     (Probe::Program("iperf3"), "iperf3"),

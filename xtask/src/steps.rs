@@ -11,6 +11,7 @@ use clap::ValueEnum;
 
 use crate::cargo_log::CargoLog;
 use crate::dependencies;
+use crate::dist;
 use crate::documents;
 use crate::fuzz;
 use crate::layers;
@@ -42,6 +43,8 @@ pub(crate) enum Step {
     /// Unit, integration and documentation tests, in the release profile because of the data
     /// volume.
     Test,
+    /// Packages, installed in a fresh root; see `dist`.
+    Dist,
     /// The driver's tests with AddressSanitizer; see `sanitize`.
     Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
@@ -54,7 +57,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
@@ -64,6 +67,7 @@ impl Step {
         Self::Package,
         Self::Build,
         Self::Test,
+        Self::Dist,
         Self::Sanitize,
         Self::Fuzz,
         Self::Pyverbs,
@@ -81,6 +85,7 @@ impl Step {
             Self::Package => "package",
             Self::Build => "build",
             Self::Test => "test",
+            Self::Dist => dist::NAME,
             Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
             Self::Pyverbs => "pyverbs",
@@ -120,6 +125,7 @@ impl Step {
             Self::Dependencies
             | Self::Documents
             | Self::Layers
+            | Self::Dist
             | Self::Sanitize
             | Self::Fuzz
             | Self::Pyverbs
@@ -144,6 +150,9 @@ impl Step {
         }
         if self == Self::Layers {
             return layers::step(workspace);
+        }
+        if self == Self::Dist {
+            return dist::step(workspace, target);
         }
         if self == Self::Sanitize {
             return sanitize::step(workspace, target);

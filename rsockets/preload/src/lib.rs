@@ -22,7 +22,6 @@ mod call;
 pub mod config;
 pub mod descriptor;
 pub mod fork;
-#[path = "../../../sysfs/preload/src/next.rs"]
 pub mod next;
 pub mod rdma;
 pub mod side;

@@ -8,7 +8,6 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[path = "../../src/environment.rs"]
 mod environment;
 
 pub use environment::{LONGEST_ROOT, VARIABLE};

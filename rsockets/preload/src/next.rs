@@ -1,0 +1,1 @@
+../../../sysfs/preload/src/next.rs

@@ -1,0 +1,234 @@
+//! Packages for users: a tarball, Debian packages, checksums and a list of components.
+//!
+//! The packages are reproducible: their content depends on the commit, the toolchain and the
+//! target, not on the time, the user or the directory of the source tree.
+
+mod action;
+mod build;
+mod debian;
+mod fresh_root;
+mod tree;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::outcome::Outcome;
+use crate::release::{self, succeed};
+use crate::test_log::TestLog;
+
+/// The name of the step in `cargo xtask test`.
+pub(crate) const NAME: &str = "dist";
+
+/// The version of all packages.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The tool that lists components, from crates.io.
+const SBOM_TOOL: (&str, &str) = ("cargo-sbom", "0.10.0");
+
+#[derive(clap::Args)]
+pub(crate) struct DistOptions {
+    /// Target triple, with the oldest glibc where it matters, as in
+    /// `aarch64-unknown-linux-gnu.2.28`. Other targets than the host need `cargo zigbuild`
+    #[arg(long)]
+    target: Option<String>,
+
+    /// Directory for the packages [default: `dist` in the target directory]
+    #[arg(long)]
+    out: Option<PathBuf>,
+
+    /// Do not list the components, which needs `cargo sbom`
+    #[arg(long)]
+    no_sbom: bool,
+
+    /// Install the packages in a fresh root and run programs from there
+    #[arg(long)]
+    check: bool,
+}
+
+/// The files of a build, from which packages are made.
+struct Products {
+    /// The target triple without a version of glibc.
+    target: String,
+    /// The directory with the command and the shared objects.
+    directory: PathBuf,
+    /// The command as it runs on this host, which writes manual pages and completions.
+    runnable: PathBuf,
+    /// Whether packages are compressed well, which takes half a minute for files with symbols.
+    compressed: bool,
+}
+
+/// Runs the command. Returns whether it succeeded.
+pub(crate) fn run(options: &DistOptions, workspace: &Path, target: &Path) -> bool {
+    match make(options, workspace, target) {
+        Ok(()) => true,
+        Err(problem) => {
+            eprintln!("dist: {problem}");
+            false
+        }
+    }
+}
+
+fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), String> {
+    let out = options.out.clone().unwrap_or_else(|| target.join("dist"));
+    recreate(&out)?;
+    let products = build::dist(options.target.as_deref(), workspace, target)?;
+    let mut files = pack(&products, workspace, &out)?;
+    if !options.no_sbom {
+        files.push(list_components(workspace, target, &out)?);
+    }
+    write_checksums(&out, &files)?;
+    for file in &files {
+        println!("{}", file.display());
+    }
+    match options.check {
+        true => fresh_root::check(&out, target),
+        false => Ok(()),
+    }
+}
+
+/// Makes packages of the release build and runs programs from them in a fresh root, as a step of the
+/// check. Symbols are kept, because without them everything would be compiled again.
+pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
+    println!("\nxtask: {NAME}: packages, installed in a fresh root");
+    let started = Instant::now();
+    let mut log = TestLog::default();
+    let problem = match fresh_root::obstacle() {
+        Some(obstacle) if env::var("CI").as_deref() != Ok("true") => {
+            log.left_out.push(format!("{NAME}: {obstacle}"));
+            None
+        }
+        Some(obstacle) => Some(obstacle),
+        None => try_step(workspace, target).err(),
+    };
+    Outcome {
+        step: NAME,
+        problem,
+        took: started.elapsed(),
+        log,
+    }
+}
+
+fn try_step(workspace: &Path, target: &Path) -> Result<(), String> {
+    let out = target.join("dist-check");
+    recreate(&out)?;
+    release::build(&release::PRODUCTS, workspace, target)?;
+    let directory = target.join("release");
+    let products = Products {
+        target: build::host()?,
+        runnable: directory.join("urxe"),
+        directory,
+        compressed: false,
+    };
+    let files = pack(&products, workspace, &out)?;
+    write_checksums(&out, &files)?;
+    fresh_root::check(&out, target)?;
+    action::check(&out, workspace, &products.target)
+}
+
+/// Writes the packages to `out` and returns their names.
+fn pack(products: &Products, workspace: &Path, out: &Path) -> Result<Vec<PathBuf>, String> {
+    let epoch = epoch(workspace)?;
+    let name = format!("urxe-{VERSION}-{}", products.target);
+    let staging = out.join("staging");
+    tree::write(products, workspace, &staging.join(&name))?;
+
+    let tarball = PathBuf::from(format!("{name}.tgz"));
+    tree::archive(
+        &staging,
+        &name,
+        &epoch,
+        products.compressed,
+        &out.join(&tarball),
+    )?;
+    let mut files = vec![tarball];
+    files.extend(debian::pack(products, &staging.join(&name), &epoch, out)?);
+    remove(&staging)?;
+    Ok(files)
+}
+
+/// Returns the time that files in packages have, in seconds since 1970: `SOURCE_DATE_EPOCH`, or that
+/// of the commit.
+fn epoch(workspace: &Path) -> Result<String, String> {
+    if let Ok(epoch) = env::var("SOURCE_DATE_EPOCH") {
+        return Ok(epoch);
+    }
+    let shown = Command::new("git")
+        .current_dir(workspace)
+        .args(["log", "-1", "--format=%ct"])
+        .output()
+        .map_err(|error| format!("git: {error}"))?;
+    match shown.status.success() {
+        true => Ok(String::from_utf8_lossy(shown.stdout.trim_ascii()).into_owned()),
+        false => Err("no commit has a time; set SOURCE_DATE_EPOCH".to_owned()),
+    }
+}
+
+/// Lists the crates in the command and the shared objects as SPDX.
+fn list_components(workspace: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
+    let (tool, version) = SBOM_TOOL;
+    let tools = target.join("tools");
+    let program = tools.join("bin").join(tool);
+    if !program.is_file() {
+        println!("dist: installing {tool} {version} in {}", tools.display());
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        succeed(
+            Command::new(cargo)
+                .args(["install", "--quiet", "--locked", "--version", version])
+                .args([tool, "--root"])
+                .arg(&tools),
+        )?;
+    }
+    let listed = Command::new(&program)
+        .current_dir(workspace)
+        .args(["sbom", "--cargo-package", "urxe-cli"])
+        .args(["--output-format", "spdx_json_2_3"])
+        .output()
+        .map_err(|error| format!("{tool}: {error}"))?;
+    if !listed.status.success() {
+        return Err(format!(
+            "{tool}: {}",
+            String::from_utf8_lossy(&listed.stderr)
+        ));
+    }
+    let file = PathBuf::from(format!("urxe-{VERSION}.spdx.json"));
+    write(&out.join(&file), &listed.stdout)?;
+    Ok(file)
+}
+
+/// Writes `SHA256SUMS` for files in `out`.
+fn write_checksums(out: &Path, files: &[PathBuf]) -> Result<(), String> {
+    let sums = Command::new("sha256sum")
+        .current_dir(out)
+        .args(files)
+        .output()
+        .map_err(|error| format!("sha256sum: {error}"))?;
+    if !sums.status.success() {
+        return Err(String::from_utf8_lossy(&sums.stderr).into_owned());
+    }
+    write(&out.join("SHA256SUMS"), &sums.stdout)
+}
+
+/// Writes a file and its parent directories.
+fn write(path: &Path, content: &[u8]) -> Result<(), String> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(parent)
+        .and_then(|()| fs::write(path, content))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn remove(directory: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn recreate(directory: &Path) -> Result<(), String> {
+    remove(directory)?;
+    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
+}
