@@ -1,5 +1,6 @@
 //! Listeners and incoming connection requests.
 
+use super::address::first_of;
 use super::connection::{Connection, Options};
 use super::error::Error;
 use super::id::{CmId, Kind, connection_details};
@@ -7,7 +8,7 @@ use super::pending::Pending;
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
 use crate::wait;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,11 +33,11 @@ impl Listener {
     /// Listens on an address of this host. (`rdma_bind_addr` and `rdma_listen`.)
     ///
     /// An unspecified address stands for all addresses, including those added later. Port 0
-    /// selects a free port.
+    /// selects a free port. A host name stands for the first of its addresses that can be used.
     ///
     /// # Errors
-    /// [`Error::Cm`] if the address belongs to no device or the port is in use.
-    pub fn bind(address: SocketAddr) -> Result<Listener, Error> {
+    /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if the address belongs to no device or the port is in use.
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Listener, Error> {
         Self::with_backlog(address, 0)
     }
 
@@ -47,8 +48,9 @@ impl Listener {
     ///
     /// # Errors
     /// See [`Listener::bind`].
-    pub fn with_backlog(address: SocketAddr, backlog: usize) -> Result<Listener, Error> {
-        let (id, address) = CmId::listening(Kind::Connections, address, backlog)?;
+    pub fn with_backlog(address: impl ToSocketAddrs, backlog: usize) -> Result<Listener, Error> {
+        let listen = |address| CmId::listening(Kind::Connections, address, backlog);
+        let (id, address) = first_of(address, listen)?;
         Ok(Listener { id, address })
     }
 

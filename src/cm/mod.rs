@@ -15,7 +15,7 @@
 //! use urxe::{ReceiveRequest, RemoteAccess, SendRequest};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+//! let listener = Listener::bind("127.0.0.1:0")?;
 //! let port = listener.local_addr();
 //!
 //! let client = thread::spawn(move || -> Result<(), urxe::cm::Error> {
@@ -61,6 +61,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 mod connection;
 mod error;
 mod id;

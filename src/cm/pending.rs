@@ -20,7 +20,7 @@ use urxe_driver::cm::EventKind;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // One thread drives both ends.
-/// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+/// let listener = Listener::bind("127.0.0.1:0")?;
 /// let route = Route::resolve(listener.local_addr())?;
 /// let context = route.device().open()?;
 /// let (pd, cq) = (context.pd(), context.completion_queue()?);

@@ -1,12 +1,13 @@
 //! Routes to peers.
 
+use super::address::first_of;
 use super::connection::{Connection, Options};
 use super::error::Error;
 use super::id::{CmId, Kind};
 use super::pending::Pending;
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use urxe_driver::cm::ConnParam;
 use urxe_driver::cm::resolve::Bound;
@@ -24,8 +25,8 @@ impl Route {
     /// `rdma_resolve_route`.)
     ///
     /// # Errors
-    /// [`Error::Cm`] if there is no route, or its interface is not a device.
-    pub fn resolve(destination: SocketAddr) -> Result<Route, Error> {
+    /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if there is no route, or its interface is not a device.
+    pub fn resolve(destination: impl ToSocketAddrs) -> Result<Route, Error> {
         Self::find(None, destination)
     }
 
@@ -33,12 +34,16 @@ impl Route {
     ///
     /// # Errors
     /// See [`Route::resolve`].
-    pub fn resolve_from(source: SocketAddr, destination: SocketAddr) -> Result<Route, Error> {
+    pub fn resolve_from(
+        source: SocketAddr,
+        destination: impl ToSocketAddrs,
+    ) -> Result<Route, Error> {
         Self::find(Some(source), destination)
     }
 
-    fn find(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Route, Error> {
-        let (id, bound) = CmId::resolved(Kind::Connections, source, destination)?;
+    fn find(source: Option<SocketAddr>, destination: impl ToSocketAddrs) -> Result<Route, Error> {
+        let resolve = |destination| CmId::resolved(Kind::Connections, source, destination);
+        let (id, bound) = first_of(destination, resolve)?;
         Ok(Route { id, bound })
     }
 

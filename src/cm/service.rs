@@ -1,12 +1,13 @@
 //! Datagram services, resolved by address and port, and multicast groups.
 
+use super::address::first_of;
 use super::connection::check_device;
 use super::error::Error;
 use super::id::{CmId, Kind, service_details};
 use crate::device::Device;
 use crate::qp::{DatagramAddress, DatagramQueuePair, Destination};
 use crate::wait;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ pub const QKEY: QKey = UDP_QKEY;
 /// use urxe::{GRH_BYTES, ReceiveRequest, RemoteAccess, SendRequest};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let service = Service::bind("127.0.0.1:0".parse()?)?;
+/// let service = Service::bind("127.0.0.1:0")?;
 /// let address = service.local_addr();
 ///
 /// let client = thread::spawn(move || -> Result<(), urxe::cm::Error> {
@@ -74,8 +75,9 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Cm`] if the address belongs to no device or the port is in use.
-    pub fn bind(address: SocketAddr) -> Result<Service, Error> {
-        let (id, address) = CmId::listening(Kind::Datagrams, address, 0)?;
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Service, Error> {
+        let listen = |address| CmId::listening(Kind::Datagrams, address, 0);
+        let (id, address) = first_of(address, listen)?;
         Ok(Service { id, address })
     }
 
@@ -205,8 +207,9 @@ impl ServiceRoute {
     ///
     /// # Errors
     /// [`Error::Cm`] if there is no route, or its interface is not a device.
-    pub fn resolve(destination: SocketAddr) -> Result<ServiceRoute, Error> {
-        let (id, bound) = CmId::resolved(Kind::Datagrams, None, destination)?;
+    pub fn resolve(destination: impl ToSocketAddrs) -> Result<ServiceRoute, Error> {
+        let resolve = |destination| CmId::resolved(Kind::Datagrams, None, destination);
+        let (id, bound) = first_of(destination, resolve)?;
         Ok(ServiceRoute { id, bound })
     }
 
