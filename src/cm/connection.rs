@@ -18,8 +18,8 @@ use urxe_proto::qp::{QpState, QpType};
 /// The parameters of a connection request or its acceptance. (`rdma_conn_param`.)
 ///
 /// ```
-/// let mut options = urxe::cm::Options::with_private_data(b"hello");
-/// options.retry_cnt = 3;
+/// let options = urxe::cm::Options::default().private_data(b"hello").retry_cnt(3);
+/// assert_eq!(options.retry_cnt, 3);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -63,6 +63,42 @@ impl Options {
             private_data: private_data.to_vec(),
             ..Options::default()
         }
+    }
+
+    /// Sets [`Options::private_data`](#structfield.private_data).
+    pub fn private_data(mut self, private_data: &[u8]) -> Self {
+        self.private_data = private_data.to_vec();
+        self
+    }
+
+    /// Sets [`Options::max_rd_atomic`](#structfield.max_rd_atomic).
+    pub fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
+        self.max_rd_atomic = max_rd_atomic;
+        self
+    }
+
+    /// Sets [`Options::retry_cnt`](#structfield.retry_cnt).
+    pub fn retry_cnt(mut self, retry_cnt: u8) -> Self {
+        self.retry_cnt = retry_cnt;
+        self
+    }
+
+    /// Sets [`Options::rnr_retry`](#structfield.rnr_retry).
+    pub fn rnr_retry(mut self, rnr_retry: u8) -> Self {
+        self.rnr_retry = rnr_retry;
+        self
+    }
+
+    /// Sets [`Options::type_of_service`](#structfield.type_of_service).
+    pub fn type_of_service(mut self, type_of_service: u8) -> Self {
+        self.type_of_service = type_of_service;
+        self
+    }
+
+    /// Sets [`Options::ack_timeout`](#structfield.ack_timeout).
+    pub fn ack_timeout(mut self, timeout: u8) -> Self {
+        self.ack_timeout = Some(timeout);
+        self
     }
 
     /// Sets the options that an identifier needs before it is connected.
