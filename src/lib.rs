@@ -146,8 +146,9 @@
 //!
 //! # Errors at run time
 //! The compiler cannot see memory of another protection domain, ranges beyond the end of a region,
-//! or full queues. These return an error whose message names the remedy. Each error type has an
-//! `errno` method that returns the value a verbs program gets.
+//! or full queues. These return an error whose message names the remedy. Each call has an error type
+//! with its own reasons to fail. All of them convert to [`Error`], which has a
+//! [`kind`](Error::kind) and an [`errno`](Error::errno) and converts to [`std::io::Error`].
 
 pub mod cm;
 mod completion;
@@ -155,11 +156,13 @@ mod context;
 mod cq;
 mod device;
 mod endpoint;
+mod error;
 mod events;
 mod mr;
 mod mw;
 mod outstanding;
 mod pd;
+pub mod prelude;
 mod qp;
 mod srq;
 mod wait;
@@ -170,6 +173,7 @@ pub use context::Context;
 pub use cq::{CompletionQueue, CqError};
 pub use device::{Device, DeviceError, PortState, device, devices};
 pub use endpoint::{ConnectOptions, Endpoint, EndpointError};
+pub use error::{Error, ErrorKind, Result};
 pub use events::{Event, EventSource, EventType, Events};
 pub use mr::{
     LocalSlice, LocalWord, MemoryRegion, MoveError, MoveErrorKind, RangeError, RemoteAccess,

@@ -33,8 +33,8 @@ pub enum PostError {
     },
     /// The work request has more inline data than the queue pair permits.
     #[error(
-        "{given} bytes of inline data, but the queue pair permits {max}: use registered memory, or \
-         create the queue pair with a larger limit"
+        "{given} bytes of inline data, but the queue pair permits {max}: register the buffer and send \
+         a slice of it, or create the queue pair with a larger limit"
     )]
     TooMuchInline {
         /// The number of bytes.

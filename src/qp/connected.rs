@@ -202,6 +202,11 @@ impl QueuePair {
         self.attributes().state
     }
 
+    /// The maximum of inline data in a work request, in bytes; longer data must be registered.
+    pub fn max_inline(&self) -> usize {
+        self.core.qp.cap().max_inline as usize
+    }
+
     /// All attributes. (`ibv_query_qp`.)
     pub fn attributes(&self) -> QpAttr {
         self.core.qp.attributes()
