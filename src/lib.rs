@@ -62,6 +62,15 @@
 //! # }
 //! ```
 //!
+//! # With an async runtime
+//! [`connect`] and [`cm::Listener::accept`] make connections, [`QueuePair::send`] and its siblings
+//! are futures of single operations, and [`CompletionQueue`] is a stream of completions. Threads
+//! and tasks may use the same objects. [`mod@reactor`] describes how they work with the runtimes:
+//! with the feature `tokio`, the feature `async-io`, or an implementation of the program.
+//!
+//! A future that is dropped leaves its work request to the queue pair, which owns the memory until
+//! the completion.
+//!
 //! # Errors the compiler finds
 //! Sending before the queue pair is connected:
 //! ```compile_fail,E0599
@@ -164,10 +173,14 @@ mod outstanding;
 mod pd;
 pub mod prelude;
 mod qp;
+pub mod reactor;
 mod srq;
+mod sync;
+mod tasks;
 mod wait;
 mod work;
 
+pub use cm::connect;
 pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;
 pub use cq::{CompletionQueue, CqError};
@@ -182,8 +195,8 @@ pub use mr::{
 pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
 pub use qp::{
-    BuildError, DatagramAddress, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair,
-    QueuePairBuilder,
+    BuildError, DatagramAddress, DatagramQueuePair, Destination, Operation, PreparedQueuePair,
+    QueuePair, QueuePairBuilder, Transfer,
 };
 pub use srq::{SharedReceiveQueue, SharedReceiveQueueBuilder};
 pub use work::{BatchError, PostError, ReceiveRequest, ScatterList, SendData, SendRequest};

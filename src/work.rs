@@ -324,6 +324,16 @@ impl<'a> SendRequest<'a> {
         self
     }
 
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// Makes a completion in any case.
+    pub(crate) fn signaled(mut self) -> Self {
+        self.flags |= SendFlags::SIGNALED;
+        self
+    }
+
     /// Checks it against the protection domain and the capacity of a queue pair.
     pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
         if self.window_pd.is_some_and(|window| window != pd) {

@@ -4,9 +4,11 @@ use super::error::Error;
 use super::id::{CmId, connection_details, service_details};
 use crate::device::Device;
 use crate::qp::{PreparedQueuePair, QueuePair};
+use crate::reactor::Reactor;
 use crate::wait;
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::resolve::Bound;
@@ -205,6 +207,19 @@ impl Connection {
         self.next_timeout(Duration::ZERO)
     }
 
+    /// Takes the next event, and waits for one if there is none.
+    ///
+    /// # Errors
+    /// See [`Connection::next`], and the error of the reactor.
+    pub async fn next_event(&self) -> Result<Event, Error> {
+        poll_fn(|context| self.id.poll_take(context, || self.try_next())).await
+    }
+
+    /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.id.use_reactor(Arc::new(reactor));
+    }
+
     fn next_until(&self, until: Option<Instant>) -> Result<Option<Event>, Error> {
         while let Some(event) = self.id.next(until)? {
             let event = match event.kind {
@@ -244,6 +259,12 @@ impl AsFd for Connection {
     }
 }
 
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
 impl Error {
     /// The error for an event other than the expected one.
     pub(super) fn of(event: cm::Event) -> Error {
@@ -261,6 +282,13 @@ impl Error {
             _ => Error::Unreachable,
         }
     }
+}
+
+/// Returns a queue pair with the default sizes and a completion queue of its own.
+pub(super) fn queue_pair(device: &Device) -> Result<PreparedQueuePair, Error> {
+    let context = device.open()?;
+    let cq = context.completion_queue()?;
+    Ok(context.pd().queue_pair(&cq, &cq).build()?)
 }
 
 /// Checks that a queue pair belongs to the device of the route.

@@ -1,7 +1,7 @@
 //! Routes to peers.
 
 use super::address::first_of;
-use super::connection::{Connection, Options};
+use super::connection::{Connection, Options, queue_pair};
 use super::error::Error;
 use super::id::{CmId, Kind};
 use super::pending::Pending;
@@ -57,6 +57,12 @@ impl Route {
         self.id.driver.addresses().source
     }
 
+    /// Connects with a queue pair and a completion queue of its own and the default options.
+    pub(super) async fn connect_default(self) -> Result<Connection, Error> {
+        let qp = queue_pair(&self.device())?;
+        self.start_connecting(qp, &Options::default())?.await
+    }
+
     /// Connects to the listener and waits until it accepts. (`rdma_connect`.)
     ///
     /// `qp` may have posted receives already. If the peer does not respond, the call fails after
@@ -89,4 +95,34 @@ impl Route {
         self.id.driver.connect(&conn_param)?;
         Ok(Pending::connecting(self.id, qp))
     }
+}
+
+/// Connects to an address and port, with a queue pair and a completion queue of its own and the
+/// default options.
+///
+/// The queue pair has the default sizes; see [`Connection::queue_pair`]. To choose them, use
+/// [`Route::resolve`] and [`Route::start_connecting`], whose result is a future.
+///
+/// A host name is resolved by a blocking call of the system's resolver; an IP address needs none.
+///
+/// ```
+/// # #[cfg(feature = "async-io")]
+/// # fn main() -> urxe::Result<()> { async_io::block_on(async {
+/// use urxe::cm::Listener;
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr();
+/// let server = std::thread::spawn(move || async_io::block_on(listener.accept()));
+/// let client = urxe::connect(address).await?;
+/// assert_eq!(client.local_addr(), server.join().unwrap()?.peer_addr());
+/// # Ok(())
+/// # })}
+/// # #[cfg(not(feature = "async-io"))]
+/// # fn main() {}
+/// ```
+///
+/// # Errors
+/// See [`Route::resolve`] and [`Route::connect`], and the error of the reactor.
+pub async fn connect(address: impl ToSocketAddrs) -> Result<Connection, Error> {
+    Route::resolve(address)?.connect_default().await
 }

@@ -6,9 +6,11 @@ use super::error::Error;
 use super::id::{CmId, Kind, service_details};
 use crate::device::Device;
 use crate::qp::{DatagramAddress, DatagramQueuePair, Destination};
+use crate::reactor::Reactor;
 use crate::wait;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::id::UDP_QKEY;
@@ -110,6 +112,19 @@ impl Service {
         self.next_timeout(Duration::ZERO)
     }
 
+    /// Takes the next request, and waits for one if there is none.
+    ///
+    /// # Errors
+    /// See [`Service::next`], and the error of the reactor.
+    pub async fn next_request(&self) -> Result<ServiceRequest, Error> {
+        poll_fn(|context| self.id.poll_take(context, || self.try_next())).await
+    }
+
+    /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.id.use_reactor(Arc::new(reactor));
+    }
+
     fn next_until(&self, until: Option<Instant>) -> Result<Option<ServiceRequest>, Error> {
         let incoming = self.id.next_request(until)?;
         Ok(incoming.map(|incoming| ServiceRequest {
@@ -123,6 +138,12 @@ impl Service {
 impl AsFd for Service {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
+    }
+}
+
+impl AsRawFd for Service {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

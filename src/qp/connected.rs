@@ -68,7 +68,7 @@ const REQUESTER: AttrMask = UNRELIABLE_REQUESTER
 /// Receives may be posted already, so that they are in place when the peer starts to send.
 #[derive(Debug)]
 pub struct PreparedQueuePair {
-    core: Core,
+    pub(super) core: Core,
     endpoint: Endpoint,
 }
 
@@ -186,7 +186,7 @@ impl PreparedQueuePair {
 /// (`ibv_destroy_qp`.)
 #[derive(Debug)]
 pub struct QueuePair {
-    core: Core,
+    pub(super) core: Core,
 }
 
 impl QueuePair {

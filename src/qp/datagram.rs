@@ -98,7 +98,7 @@ impl Destination {
 /// ```
 #[derive(Debug)]
 pub struct DatagramQueuePair {
-    core: Core,
+    pub(super) core: Core,
     gid: Gid,
 }
 
