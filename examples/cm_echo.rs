@@ -9,7 +9,7 @@
 
 use std::env;
 use std::error::Error;
-use std::net::SocketAddr;
+use std::net::ToSocketAddrs;
 use std::thread;
 use std::time::Duration;
 use urxe::cm::{self, Connection, Listener, Options, Request, Route};
@@ -27,9 +27,9 @@ fn main() -> Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["server", address] => serve(&Listener::bind(address.parse()?)?),
+        ["server", address] => serve(&Listener::bind(address)?),
         ["client", address, message] => {
-            println!("{}", request_echo(address.parse()?, message)?);
+            println!("{}", request_echo(address, message)?);
             Ok(())
         }
         _ => Err("usage: cm_echo server ADDRESS:PORT | client ADDRESS:PORT MESSAGE".into()),
@@ -85,7 +85,7 @@ fn next_message(connection: &Connection, cq: &CompletionQueue) -> Result<Option<
 }
 
 /// Sends a message and returns the echo.
-fn request_echo(server: SocketAddr, message: &str) -> Result<String> {
+fn request_echo(server: impl ToSocketAddrs, message: &str) -> Result<String> {
     let route = Route::resolve(server)?;
     let context = route.device().open()?;
     let (pd, cq) = (context.pd(), context.completion_queue()?);
@@ -113,7 +113,7 @@ fn request_echo(server: SocketAddr, message: &str) -> Result<String> {
 
 #[test]
 fn it_works() -> Result<()> {
-    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    let listener = Listener::bind("127.0.0.1:0")?;
     let server = listener.local_addr();
     let serving = thread::spawn(move || -> Result<()> {
         for _ in 0..3 {

@@ -71,6 +71,23 @@ pub struct WorkError {
     pub status: WcStatus,
 }
 
+impl WorkError {
+    /// The `errno` that stands for the status.
+    ///
+    /// Verbs programs get the status itself; sockets over RDMA report such a value.
+    pub fn errno(&self) -> i32 {
+        match self.status {
+            WcStatus::LocLenErr => libc::EMSGSIZE,
+            WcStatus::LocProtErr | WcStatus::LocAccessErr => libc::EFAULT,
+            WcStatus::WrFlushErr => libc::ECANCELED,
+            WcStatus::RemAccessErr => libc::EACCES,
+            WcStatus::RemInvReqErr => libc::EREMOTEIO,
+            WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr => libc::ETIMEDOUT,
+            _ => libc::EIO,
+        }
+    }
+}
+
 impl Completion {
     pub(crate) fn new(completion: &work::Completion, id: WorkId, completed: Completed) -> Self {
         let entry = completed.entry;

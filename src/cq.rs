@@ -3,12 +3,18 @@
 
 use crate::completion::Completion;
 use crate::context::Context;
-use crate::outstanding::{Completed, Outstanding, WorkId};
+use crate::error;
+use crate::outstanding::{Completed, Kind, Outstanding, WorkId};
+use crate::reactor::{Reactor, Watch};
+use crate::tasks::Tasks;
 use crate::wait::{self, TimedLock, lock};
+use futures_core::Stream;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 use urxe_driver as driver;
 use urxe_driver::cq::MAX_CQE;
@@ -62,6 +68,15 @@ impl CqError {
 /// The descriptor becomes readable when a completion arrives after [`CompletionQueue::arm`]. An
 /// event loop arms the queue, polls it until it is empty, waits for the descriptor, calls
 /// [`CompletionQueue::clear`], and starts over.
+///
+/// # With an async runtime
+/// [`CompletionQueue::next`] is a future, and the queue is a [`Stream`] of the completions of work
+/// requests that were posted with `post_send` and `post_receive`. The completions of futures such
+/// as [`QueuePair::send`](crate::QueuePair::send) reach these futures, whichever task or thread
+/// polls the queue. See [`reactor`](crate::reactor) for the runtimes.
+///
+/// A future that has been polled takes part in polling the queue for others. Poll it until it is
+/// ready or drop it: while a task keeps one and polls it no more, the others may not progress.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
@@ -77,6 +92,10 @@ struct Inner {
     reserved: Mutex<u32>,
     /// Held by the thread that takes notifications from the channel.
     taking: TimedLock,
+    /// The tasks that wait for completions.
+    tasks: Arc<Tasks<Completion>>,
+    /// The registration with the reactor. This lock precedes all others.
+    watch: Mutex<Watch>,
 }
 
 impl CompletionQueue {
@@ -92,6 +111,8 @@ impl CompletionQueue {
             users: RwLock::default(),
             reserved: Mutex::new(0),
             taking: TimedLock::default(),
+            tasks: Arc::default(),
+            watch: Mutex::default(),
         })))
     }
 
@@ -99,11 +120,15 @@ impl CompletionQueue {
     ///
     /// If the queue is empty, the call first makes progress on the network.
     pub fn poll(&self) -> Option<Completion> {
+        if let Some(completion) = self.0.tasks.take_unclaimed() {
+            return Some(completion);
+        }
         loop {
             let (taken, [finished]) = self.0.take(1);
             // A completion of a queue pair that is being dropped is discarded.
-            if taken == 0 || finished.is_some() {
-                return finished.map(Finished::into_completion);
+            let completion = finished.and_then(|finished| self.0.deliver(finished));
+            if taken == 0 || completion.is_some() {
+                return completion;
             }
         }
     }
@@ -113,6 +138,11 @@ impl CompletionQueue {
     /// Returns how many were appended.
     pub fn poll_into(&self, into: &mut Vec<Completion>, max: usize) -> usize {
         let before = into.len();
+        while into.len() - before < max
+            && let Some(completion) = self.0.tasks.take_unclaimed()
+        {
+            into.push(completion);
+        }
         loop {
             let left = max - (into.len() - before);
             let (taken, finished) = self.0.take::<BATCH>(left);
@@ -123,7 +153,7 @@ impl CompletionQueue {
                 finished
                     .into_iter()
                     .flatten()
-                    .map(Finished::into_completion),
+                    .filter_map(|finished| self.0.deliver(finished)),
             );
         }
     }
@@ -161,6 +191,8 @@ impl CompletionQueue {
             if wait::next(&self.0.channel, until)?.is_none() {
                 return Ok(self.poll());
             }
+            // The notification may have been requested for a task.
+            self.0.tasks.notify();
         }
     }
 
@@ -197,7 +229,128 @@ impl CompletionQueue {
                 any = true;
             }
         }
+        if any {
+            self.0.tasks.notify();
+        }
         Ok(any)
+    }
+
+    /// Takes the oldest completion of a work request that no future has posted, and waits until
+    /// there is one.
+    ///
+    /// ```
+    /// # #[cfg(feature = "async-io")]
+    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
+    /// use urxe::prelude::*;
+    ///
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+    /// let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    /// let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+    /// let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+    ///
+    /// let memory = pd.register(64, RemoteAccess::empty())?;
+    /// b.post_receive(ReceiveRequest::into(memory.slice(..)?).id(1))?;
+    /// a.post_send(SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(cq.next().await?.data()?, b"hello");
+    /// # Ok(())
+    /// # })}
+    /// # #[cfg(not(feature = "async-io"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the reactor.
+    pub async fn next(&self) -> error::Result<Completion> {
+        std::future::poll_fn(|context| self.poll_next_completion(context)).await
+    }
+
+    /// Selects the reactor for the futures of this queue.
+    ///
+    /// Without this call they use that of the features, see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        lock(&self.0.watch).use_reactor(Arc::new(reactor));
+        self.0.tasks.notify();
+    }
+
+    fn poll_next_completion(&self, context: &TaskContext<'_>) -> Poll<error::Result<Completion>> {
+        let tasks = &self.0.tasks;
+        let polled = self.poll_tasks(|| tasks.poll_unclaimed(context.waker()))?;
+        polled.map(Ok)
+    }
+
+    /// Polls the completion of the operation that a future has posted.
+    pub(crate) fn poll_operation(
+        &self,
+        id: WorkId,
+        context: &TaskContext<'_>,
+    ) -> Poll<error::Result<Completion>> {
+        let tasks = &self.0.tasks;
+        let polled = self.poll_tasks(|| tasks.poll(id.to_driver(), context.waker()))?;
+        polled.map(Ok)
+    }
+
+    /// Calls `poll`, and makes progress on the queue if no other task does.
+    fn poll_tasks<T>(&self, mut poll: impl FnMut() -> Poll<T>) -> io::Result<Poll<T>> {
+        if let Poll::Ready(value) = poll() {
+            return Ok(Poll::Ready(value));
+        }
+        if self.0.tasks.is_watched() {
+            return Ok(Poll::Pending);
+        }
+        self.watch()?;
+        Ok(poll())
+    }
+
+    /// Takes all completions, and registers with the reactor for the next one.
+    fn watch(&self) -> io::Result<()> {
+        let inner = &*self.0;
+        // Another task that is polled now waits here: what this one finds is also for that one.
+        let mut watch = lock(&inner.watch);
+        if inner.tasks.is_watched() {
+            return Ok(());
+        }
+        let shared = Waker::from(Arc::clone(&inner.tasks));
+        for _ in 0..2 {
+            inner.tasks.start_watching();
+            self.distribute();
+            while inner.channel.take().is_some() {}
+            self.arm();
+            // The completions that arrived before the queue was armed cause no notification.
+            self.distribute();
+            match watch.poll(self.as_fd(), &shared) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    inner.tasks.fail();
+                    return Err(error);
+                }
+            }
+        }
+        // More completions arrive. The task yields to the others instead of repeating.
+        inner.tasks.notify();
+        Ok(())
+    }
+
+    /// Takes all completions from the driver, and gives them to the tasks that wait for them.
+    fn distribute(&self) {
+        loop {
+            let (taken, finished) = self.0.take::<BATCH>(BATCH);
+            if taken == 0 {
+                return;
+            }
+            for finished in finished.into_iter().flatten() {
+                if let Some(completion) = self.0.deliver(finished) {
+                    self.0.tasks.add_unclaimed(completion);
+                }
+            }
+        }
+    }
+
+    /// The tasks that wait for completions.
+    pub(crate) fn tasks(&self) -> &Tasks<Completion> {
+        &self.0.tasks
     }
 
     pub(crate) fn driver(&self) -> &Arc<driver::Cq> {
@@ -249,18 +402,28 @@ impl AsFd for CompletionQueue {
     }
 }
 
+impl AsRawFd for CompletionQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// See [`CompletionQueue::next`]. The stream does not end.
+impl Stream for CompletionQueue {
+    type Item = error::Result<Completion>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_next_completion(context).map(Some)
+    }
+}
+
 /// A driver's completion and the work requests that it ends.
 struct Finished {
     completion: work::Completion,
     id: WorkId,
     completed: Completed,
-}
-
-impl Finished {
-    /// Converts it for the application. Not to be called under a lock, see [`Completed`].
-    fn into_completion(self) -> Completion {
-        Completion::new(&self.completion, self.id, self.completed)
-    }
+    /// The queue pair, if tasks wait for room in its queues.
+    awaited_room: Option<Arc<Outstanding>>,
 }
 
 impl Inner {
@@ -276,13 +439,44 @@ impl Inner {
             let id = WorkId::from_driver(completion.wr_id);
             let user = users.get(&completion.qpn)?;
             let completed = user.complete(id, completion.status == WcStatus::Success)?;
+            let awaited_room = user.room(id.queue()).any().then(|| Arc::clone(user));
             Some(Finished {
                 completion,
                 id,
                 completed,
+                awaited_room,
             })
         });
         (taken, finished)
+    }
+}
+
+impl Inner {
+    /// Gives a completion to the future that posted the work request, or returns it.
+    ///
+    /// Not to be called under a lock other than `watch`, which precedes all others: it drops memory
+    /// and wakes tasks, see [`Completed`].
+    fn deliver(&self, finished: Finished) -> Option<Completion> {
+        let Finished {
+            completion,
+            id,
+            completed,
+            awaited_room,
+        } = finished;
+        if let Some(user) = awaited_room {
+            user.room(id.queue()).notify(completed.places());
+        }
+        let kind = completed.entry.kind;
+        let completion = Completion::new(&completion, id, completed);
+        match kind {
+            Kind::Awaited => {
+                // The memory of a dropped future is released here.
+                let abandoned = self.tasks.complete(id.to_driver(), completion);
+                drop(abandoned);
+                None
+            }
+            Kind::Signaled | Kind::Unsignaled => Some(completion),
+        }
     }
 }
 
@@ -328,6 +522,9 @@ impl Drop for Reservation {
                 .is_some_and(|user| Arc::ptr_eq(user, outstanding))
             {
                 users.remove(qpn);
+                drop(users);
+                let discarded = self.cq.0.tasks.discard(|completion| completion.qpn == *qpn);
+                drop(discarded);
             }
         }
         *lock(&self.cq.0.reserved) -= self.room;

@@ -40,21 +40,47 @@ impl Endpoint {
     /// The length of the result of [`Endpoint::to_bytes`].
     pub const BYTES: usize = 26;
 
-    /// Returns the endpoint with these values, for a peer that does not use urxe.
-    pub const fn new(
-        gid: Gid,
-        qpn: Qpn,
-        psn: Psn,
-        path_mtu: Mtu,
-        responder_resources: u8,
-    ) -> Endpoint {
+    /// Returns the endpoint of a queue pair of a peer that does not use urxe.
+    ///
+    /// The other values are PSN 0, path MTU 1024 and no responder resources until they are set.
+    ///
+    /// ```
+    /// use urxe::{Endpoint, Gid, Mtu, Psn, Qpn};
+    /// use std::net::Ipv4Addr;
+    ///
+    /// // The line that `ibv_rc_pingpong` prints has these values.
+    /// let peer = Endpoint::new(Gid::from(Ipv4Addr::LOCALHOST), Qpn::new(0x11))
+    ///     .psn(Psn::new(0xab_cdef))
+    ///     .path_mtu(Mtu::B4096)
+    ///     .responder_resources(1);
+    /// assert_eq!(peer.psn, Psn::new(0xab_cdef));
+    /// ```
+    pub const fn new(gid: Gid, qpn: Qpn) -> Endpoint {
         Endpoint {
             gid,
             qpn,
-            psn,
-            path_mtu,
-            responder_resources,
+            psn: Psn::new(0),
+            path_mtu: Mtu::B1024,
+            responder_resources: 0,
         }
+    }
+
+    /// Sets the PSN of the peer's first request packet.
+    pub const fn psn(mut self, psn: Psn) -> Endpoint {
+        self.psn = psn;
+        self
+    }
+
+    /// Sets the largest path MTU that the peer can use.
+    pub const fn path_mtu(mut self, path_mtu: Mtu) -> Endpoint {
+        self.path_mtu = path_mtu;
+        self
+    }
+
+    /// Sets the READs and atomics that the peer can answer at a time.
+    pub const fn responder_resources(mut self, count: u8) -> Endpoint {
+        self.responder_resources = count;
+        self
     }
 
     /// Encodes the endpoint for the peer.
@@ -114,8 +140,8 @@ fn bits24(bytes: [u8; 4]) -> Result<u32, EndpointError> {
 /// peer has no receive posted.
 ///
 /// ```
-/// let mut options = urxe::ConnectOptions::default();
-/// options.retry_cnt = 3;
+/// let options = urxe::ConnectOptions::default().timeout(10).retry_cnt(3);
+/// assert_eq!((options.timeout, options.retry_cnt), (10, 3));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -141,6 +167,56 @@ pub struct ConnectOptions {
     /// The flow label, 20 bits, which also selects the UDP source port; 0 derives one from the
     /// queue pair. (Default 0.)
     pub flow_label: u32,
+}
+
+impl ConnectOptions {
+    /// Sets [`ConnectOptions::timeout`](#structfield.timeout).
+    pub const fn timeout(mut self, timeout: u8) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets [`ConnectOptions::retry_cnt`](#structfield.retry_cnt).
+    pub const fn retry_cnt(mut self, retry_cnt: u8) -> Self {
+        self.retry_cnt = retry_cnt;
+        self
+    }
+
+    /// Sets [`ConnectOptions::rnr_retry`](#structfield.rnr_retry).
+    pub const fn rnr_retry(mut self, rnr_retry: u8) -> Self {
+        self.rnr_retry = rnr_retry;
+        self
+    }
+
+    /// Sets [`ConnectOptions::min_rnr_timer`](#structfield.min_rnr_timer).
+    pub const fn min_rnr_timer(mut self, min_rnr_timer: u8) -> Self {
+        self.min_rnr_timer = min_rnr_timer;
+        self
+    }
+
+    /// Sets [`ConnectOptions::max_rd_atomic`](#structfield.max_rd_atomic).
+    pub const fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
+        self.max_rd_atomic = max_rd_atomic;
+        self
+    }
+
+    /// Sets [`ConnectOptions::traffic_class`](#structfield.traffic_class).
+    pub const fn traffic_class(mut self, traffic_class: u8) -> Self {
+        self.traffic_class = traffic_class;
+        self
+    }
+
+    /// Sets [`ConnectOptions::hop_limit`](#structfield.hop_limit).
+    pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
+        self.hop_limit = hop_limit;
+        self
+    }
+
+    /// Sets [`ConnectOptions::flow_label`](#structfield.flow_label).
+    pub const fn flow_label(mut self, flow_label: u32) -> Self {
+        self.flow_label = flow_label;
+        self
+    }
 }
 
 impl Default for ConnectOptions {

@@ -1,11 +1,17 @@
 //! Asynchronous events of a device: errors and state changes (11.6.3 of the specification).
 #![forbid(unsafe_code)]
 
+use crate::error;
+use crate::reactor::{Reactor, Readable};
 use crate::wait::{self, TimedLock};
+use futures_core::Stream;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use urxe_driver::events::{AsyncEvent, AsyncEvents, EventObject};
 use urxe_proto::ids::Qpn;
@@ -48,6 +54,8 @@ pub struct Events {
     queue: Arc<AsyncEvents>,
     /// Held while a thread takes an event, so that an event it has polled for is still there.
     taking: Arc<TimedLock>,
+    /// The tasks that wait for events.
+    readable: Arc<Readable>,
 }
 
 impl Events {
@@ -58,6 +66,7 @@ impl Events {
         Ok(Events {
             queue,
             taking: Arc::default(),
+            readable: Arc::default(),
         })
     }
 
@@ -87,16 +96,55 @@ impl Events {
     }
 
     fn next_until(&self, until: Option<Instant>) -> io::Result<Option<Event>> {
-        let Some(_taking) = self.taking.acquire(until) else {
+        let Some(taking) = self.taking.acquire(until) else {
             return Ok(None);
         };
-        Ok(wait::next(&self.queue, until)?.map(Event::from))
+        let event = wait::next(&self.queue, until)?;
+        drop(taking);
+        if event.is_some() {
+            self.readable.taken();
+        }
+        Ok(event.map(Event::from))
+    }
+
+    /// Takes the oldest event, and waits for one if there is none.
+    ///
+    /// # Errors
+    /// The error of the system call on the descriptor, or of the reactor.
+    pub async fn next_event(&self) -> io::Result<Event> {
+        poll_fn(|context| self.poll_event(context)).await
+    }
+
+    /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.readable.use_reactor(Arc::new(reactor));
+    }
+
+    fn poll_event(&self, context: &Context<'_>) -> Poll<io::Result<Event>> {
+        let take = || self.try_next();
+        self.readable.poll_take(context, self.as_fd(), take)
     }
 }
 
 impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.fd()
+    }
+}
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// See [`Events::next_event`]. The stream does not end.
+impl Stream for Events {
+    type Item = error::Result<Event>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_event(context)
+            .map(|event| Some(event.map_err(error::Error::from)))
     }
 }
 

@@ -62,6 +62,15 @@
 //! # }
 //! ```
 //!
+//! # With an async runtime
+//! [`connect`] and [`cm::Listener::accept`] make connections, [`QueuePair::send`] and its siblings
+//! are futures of single operations, and [`CompletionQueue`] is a stream of completions. Threads
+//! and tasks may use the same objects. [`mod@reactor`] describes how they work with the runtimes:
+//! with the feature `tokio`, the feature `async-io`, or an implementation of the program.
+//!
+//! A future that is dropped leaves its work request to the queue pair, which owns the memory until
+//! the completion.
+//!
 //! # Errors the compiler finds
 //! Sending before the queue pair is connected:
 //! ```compile_fail,E0599
@@ -146,8 +155,9 @@
 //!
 //! # Errors at run time
 //! The compiler cannot see memory of another protection domain, ranges beyond the end of a region,
-//! or full queues. These return an error whose message names the remedy. Each error type has an
-//! `errno` method that returns the value a verbs program gets.
+//! or full queues. These return an error whose message names the remedy. Each call has an error type
+//! with its own reasons to fail. All of them convert to [`Error`], which has a
+//! [`kind`](Error::kind) and an [`errno`](Error::errno) and converts to [`std::io::Error`].
 
 pub mod cm;
 mod completion;
@@ -155,21 +165,28 @@ mod context;
 mod cq;
 mod device;
 mod endpoint;
+mod error;
 mod events;
 mod mr;
 mod mw;
 mod outstanding;
 mod pd;
+pub mod prelude;
 mod qp;
+pub mod reactor;
 mod srq;
+mod sync;
+mod tasks;
 mod wait;
 mod work;
 
+pub use cm::connect;
 pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;
 pub use cq::{CompletionQueue, CqError};
 pub use device::{Device, DeviceError, PortState, device, devices};
 pub use endpoint::{ConnectOptions, Endpoint, EndpointError};
+pub use error::{Error, ErrorKind, Result};
 pub use events::{Event, EventSource, EventType, Events};
 pub use mr::{
     LocalSlice, LocalWord, MemoryRegion, MoveError, MoveErrorKind, RangeError, RemoteAccess,
@@ -178,8 +195,8 @@ pub use mr::{
 pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
 pub use qp::{
-    BuildError, DatagramAddress, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair,
-    QueuePairBuilder,
+    BuildError, DatagramAddress, DatagramQueuePair, Destination, Operation, PreparedQueuePair,
+    QueuePair, QueuePairBuilder, Transfer,
 };
 pub use srq::{SharedReceiveQueue, SharedReceiveQueueBuilder};
 pub use work::{BatchError, PostError, ReceiveRequest, ScatterList, SendData, SendRequest};

@@ -50,6 +50,16 @@ pub struct MoveError {
     pub source: MoveErrorKind,
 }
 
+impl MoveError {
+    /// The `errno` that a verbs program gets.
+    pub fn errno(&self) -> i32 {
+        match &self.source {
+            MoveErrorKind::InUse => libc::EBUSY,
+            MoveErrorKind::Register(error) => error.errno(),
+        }
+    }
+}
+
 /// The reason why a region could not move to another protection domain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::mr::LocalSlice;
+use crate::tasks::RoomWaiters;
 use crate::wait::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,8 +59,19 @@ pub(crate) struct Entry {
     pub(crate) wr_id: u64,
     /// The memory that it works on.
     pub(crate) buffers: Vec<LocalSlice>,
-    /// Whether it makes a completion on success.
-    signaled: bool,
+    /// How it completes.
+    pub(crate) kind: Kind,
+}
+
+/// How a work request completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// With a completion for the application.
+    Signaled,
+    /// Without a completion on success.
+    Unsignaled,
+    /// With a completion for the future that posted it.
+    Awaited,
 }
 
 /// The outstanding work requests of one queue, oldest first.
@@ -85,13 +97,13 @@ impl Ring {
     }
 
     /// Adds a work request. This precedes posting, as the completion may be polled right after it.
-    pub(crate) fn push(&mut self, wr_id: u64, buffers: Vec<LocalSlice>, signaled: bool) -> &Entry {
+    pub(crate) fn push(&mut self, wr_id: u64, buffers: Vec<LocalSlice>, kind: Kind) -> &Entry {
         let id = WorkId::new(self.queue);
         self.entries.push_back(Entry {
             id,
             wr_id,
             buffers,
-            signaled,
+            kind,
         });
         &self.entries[self.entries.len() - 1]
     }
@@ -116,16 +128,15 @@ impl Ring {
         if success && at > 0 {
             let rest = self.entries.split_off(at);
             let before = std::mem::replace(&mut self.entries, rest);
-            let (signaled, unsignaled) = before.into_iter().partition::<Vec<_>, _>(|e| e.signaled);
+            let (signaled, unsignaled) = before
+                .into_iter()
+                .partition::<Vec<_>, _>(|e| e.kind != Kind::Unsignaled);
             for entry in signaled.into_iter().rev() {
                 self.entries.push_front(entry);
             }
             silent = unsignaled;
         }
-        Some(Completed {
-            entry,
-            _silent: silent,
-        })
+        Some(Completed { entry, silent })
     }
 }
 
@@ -161,7 +172,7 @@ impl SharedReceives {
             id,
             wr_id,
             buffers,
-            signaled: true,
+            kind: Kind::Signaled,
         };
         entries.insert(id, entry);
         Ok(id)
@@ -192,7 +203,14 @@ pub(crate) struct Completed {
     /// The work request of the completion.
     pub(crate) entry: Entry,
     /// The unsignaled work requests before it.
-    _silent: Vec<Entry>,
+    silent: Vec<Entry>,
+}
+
+impl Completed {
+    /// The number of places in the work queue that became free.
+    pub(crate) fn places(&self) -> usize {
+        1 + self.silent.len()
+    }
 }
 
 /// The receives that complete on a queue pair.
@@ -207,6 +225,8 @@ enum Receives {
 pub(crate) struct Outstanding {
     sends: Mutex<Ring>,
     receives: Receives,
+    /// The tasks that wait for room in the send queue and in the receive queue.
+    room: [RoomWaiters; 2],
 }
 
 impl Outstanding {
@@ -225,6 +245,7 @@ impl Outstanding {
         Outstanding {
             sends: Mutex::new(Ring::new(WorkQueue::Send, max_send_wr)),
             receives,
+            room: Default::default(),
         }
     }
 
@@ -249,10 +270,15 @@ impl Outstanding {
             (WorkQueue::Receive, Receives::Shared(receives)) => {
                 receives.remove(id).map(|entry| Completed {
                     entry,
-                    _silent: Vec::new(),
+                    silent: Vec::new(),
                 })
             }
         }
+    }
+
+    /// The tasks that wait for room in a queue.
+    pub(crate) fn room(&self, queue: WorkQueue) -> &RoomWaiters {
+        &self.room[queue as usize]
     }
 
     /// Removes all work requests in the queue pair's own queues, at a reset.
@@ -270,7 +296,11 @@ mod tests {
     use super::*;
 
     fn push(ring: &mut Ring, wr_id: u64, signaled: bool) -> WorkId {
-        ring.push(wr_id, Vec::new(), signaled).id()
+        let kind = match signaled {
+            true => Kind::Signaled,
+            false => Kind::Unsignaled,
+        };
+        ring.push(wr_id, Vec::new(), kind).id()
     }
 
     fn outstanding(ring: &Ring) -> Vec<u64> {

@@ -33,8 +33,8 @@ pub enum PostError {
     },
     /// The work request has more inline data than the queue pair permits.
     #[error(
-        "{given} bytes of inline data, but the queue pair permits {max}: use registered memory, or \
-         create the queue pair with a larger limit"
+        "{given} bytes of inline data, but the queue pair permits {max}: register the buffer and send \
+         a slice of it, or create the queue pair with a larger limit"
     )]
     TooMuchInline {
         /// The number of bytes.
@@ -321,6 +321,16 @@ impl<'a> SendRequest<'a> {
     /// Its place in the queue becomes free with the completion of a later signaled work request.
     pub fn unsignaled(mut self) -> Self {
         self.flags -= SendFlags::SIGNALED;
+        self
+    }
+
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// Makes a completion in any case.
+    pub(crate) fn signaled(mut self) -> Self {
+        self.flags |= SendFlags::SIGNALED;
         self
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::io;

@@ -4,9 +4,11 @@ use super::error::Error;
 use super::id::{CmId, connection_details, service_details};
 use crate::device::Device;
 use crate::qp::{PreparedQueuePair, QueuePair};
+use crate::reactor::Reactor;
 use crate::wait;
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::resolve::Bound;
@@ -18,8 +20,8 @@ use urxe_proto::qp::{QpState, QpType};
 /// The parameters of a connection request or its acceptance. (`rdma_conn_param`.)
 ///
 /// ```
-/// let mut options = urxe::cm::Options::with_private_data(b"hello");
-/// options.retry_cnt = 3;
+/// let options = urxe::cm::Options::default().private_data(b"hello").retry_cnt(3);
+/// assert_eq!(options.retry_cnt, 3);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -63,6 +65,42 @@ impl Options {
             private_data: private_data.to_vec(),
             ..Options::default()
         }
+    }
+
+    /// Sets [`Options::private_data`](#structfield.private_data).
+    pub fn private_data(mut self, private_data: &[u8]) -> Self {
+        self.private_data = private_data.to_vec();
+        self
+    }
+
+    /// Sets [`Options::max_rd_atomic`](#structfield.max_rd_atomic).
+    pub fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
+        self.max_rd_atomic = max_rd_atomic;
+        self
+    }
+
+    /// Sets [`Options::retry_cnt`](#structfield.retry_cnt).
+    pub fn retry_cnt(mut self, retry_cnt: u8) -> Self {
+        self.retry_cnt = retry_cnt;
+        self
+    }
+
+    /// Sets [`Options::rnr_retry`](#structfield.rnr_retry).
+    pub fn rnr_retry(mut self, rnr_retry: u8) -> Self {
+        self.rnr_retry = rnr_retry;
+        self
+    }
+
+    /// Sets [`Options::type_of_service`](#structfield.type_of_service).
+    pub fn type_of_service(mut self, type_of_service: u8) -> Self {
+        self.type_of_service = type_of_service;
+        self
+    }
+
+    /// Sets [`Options::ack_timeout`](#structfield.ack_timeout).
+    pub fn ack_timeout(mut self, timeout: u8) -> Self {
+        self.ack_timeout = Some(timeout);
+        self
     }
 
     /// Sets the options that an identifier needs before it is connected.
@@ -169,6 +207,19 @@ impl Connection {
         self.next_timeout(Duration::ZERO)
     }
 
+    /// Takes the next event, and waits for one if there is none.
+    ///
+    /// # Errors
+    /// See [`Connection::next`], and the error of the reactor.
+    pub async fn next_event(&self) -> Result<Event, Error> {
+        poll_fn(|context| self.id.poll_take(context, || self.try_next())).await
+    }
+
+    /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.id.use_reactor(Arc::new(reactor));
+    }
+
     fn next_until(&self, until: Option<Instant>) -> Result<Option<Event>, Error> {
         while let Some(event) = self.id.next(until)? {
             let event = match event.kind {
@@ -208,6 +259,12 @@ impl AsFd for Connection {
     }
 }
 
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
 impl Error {
     /// The error for an event other than the expected one.
     pub(super) fn of(event: cm::Event) -> Error {
@@ -225,6 +282,13 @@ impl Error {
             _ => Error::Unreachable,
         }
     }
+}
+
+/// Returns a queue pair with the default sizes and a completion queue of its own.
+pub(super) fn queue_pair(device: &Device) -> Result<PreparedQueuePair, Error> {
+    let context = device.open()?;
+    let cq = context.completion_queue()?;
+    Ok(context.pd().queue_pair(&cq, &cq).build()?)
 }
 
 /// Checks that a queue pair belongs to the device of the route.

@@ -17,6 +17,9 @@ pub enum Error {
     /// The connection manager rejects an address, a port or a message.
     #[error(transparent)]
     Cm(#[from] CmError),
+    /// The host name has no address, or the address is malformed.
+    #[error("the address cannot be resolved: {0}")]
+    Address(#[source] io::Error),
     /// No file descriptor is left for events.
     #[error(
         "connection events need a file descriptor ({0}): close some files, or raise the limit \
@@ -96,6 +99,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Cm(error) => error.errno(),
+            Self::Address(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
             Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
             Self::Wait(error) => error.raw_os_error().unwrap_or(libc::EIO),
             Self::Rejected { .. } | Self::NoService { .. } => libc::ECONNREFUSED,

@@ -1,11 +1,13 @@
 //! Identifiers of the connection manager, each with its own event channel.
 
 use super::Error;
+use crate::reactor::{Reactor, Readable};
 use crate::wait::{self, TimedLock};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 use urxe_driver::cm::channel::{ConnectionDetails, DatagramDetails, Details};
 use urxe_driver::cm::id::{Service, Transport};
@@ -19,6 +21,8 @@ pub(super) struct CmId {
     channel: Arc<EventChannel>,
     /// Held while a thread takes an event.
     taking: TimedLock,
+    /// The tasks that wait for events.
+    readable: Readable,
 }
 
 /// The use of an identifier.
@@ -50,6 +54,7 @@ impl CmId {
             driver,
             channel,
             taking: TimedLock::default(),
+            readable: Readable::default(),
         })
     }
 
@@ -121,15 +126,35 @@ impl CmId {
             driver,
             channel,
             taking: TimedLock::default(),
+            readable: Readable::default(),
         })
     }
 
     /// Takes the next event, waiting until `until`; `None` if none arrives in time.
     pub fn next(&self, until: Option<Instant>) -> io::Result<Option<Event>> {
-        let Some(_taking) = self.taking.acquire(until) else {
+        let Some(taking) = self.taking.acquire(until) else {
             return Ok(None);
         };
-        wait::next(&self.channel, until)
+        let event = wait::next(&self.channel, until)?;
+        drop(taking);
+        if event.is_some() {
+            self.readable.taken();
+        }
+        Ok(event)
+    }
+
+    /// Calls `take`, which takes events without waiting, each time that events are pending.
+    pub fn poll_take<T>(
+        &self,
+        context: &Context<'_>,
+        take: impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Poll<Result<T, Error>> {
+        self.readable.poll_take(context, self.fd(), take)
+    }
+
+    /// Selects the reactor for tasks that wait for events.
+    pub fn use_reactor(&self, reactor: Arc<dyn Reactor>) {
+        self.readable.use_reactor(reactor);
     }
 
     /// Takes the next event, waiting without a deadline.

@@ -1,14 +1,17 @@
 //! Listeners and incoming connection requests.
 
-use super::connection::{Connection, Options};
+use super::address::first_of;
+use super::connection::{Connection, Options, queue_pair};
 use super::error::Error;
 use super::id::{CmId, Kind, connection_details};
 use super::pending::Pending;
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
+use crate::reactor::Reactor;
 use crate::wait;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::future::poll_fn;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::ConnParam;
@@ -32,11 +35,11 @@ impl Listener {
     /// Listens on an address of this host. (`rdma_bind_addr` and `rdma_listen`.)
     ///
     /// An unspecified address stands for all addresses, including those added later. Port 0
-    /// selects a free port.
+    /// selects a free port. A host name stands for the first of its addresses that can be used.
     ///
     /// # Errors
-    /// [`Error::Cm`] if the address belongs to no device or the port is in use.
-    pub fn bind(address: SocketAddr) -> Result<Listener, Error> {
+    /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if the address belongs to no device or the port is in use.
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Listener, Error> {
         Self::with_backlog(address, 0)
     }
 
@@ -47,8 +50,9 @@ impl Listener {
     ///
     /// # Errors
     /// See [`Listener::bind`].
-    pub fn with_backlog(address: SocketAddr, backlog: usize) -> Result<Listener, Error> {
-        let (id, address) = CmId::listening(Kind::Connections, address, backlog)?;
+    pub fn with_backlog(address: impl ToSocketAddrs, backlog: usize) -> Result<Listener, Error> {
+        let listen = |address| CmId::listening(Kind::Connections, address, backlog);
+        let (id, address) = first_of(address, listen)?;
         Ok(Listener { id, address })
     }
 
@@ -81,6 +85,52 @@ impl Listener {
         self.next_timeout(Duration::ZERO)
     }
 
+    /// Takes the next request, and waits for one if there is none.
+    ///
+    /// # Errors
+    /// See [`Listener::next`], and the error of the reactor.
+    pub async fn next_request(&self) -> Result<Request, Error> {
+        poll_fn(|context| self.id.poll_take(context, || self.try_next())).await
+    }
+
+    /// Accepts the next connection, with a queue pair and a completion queue of its own and the
+    /// default options.
+    ///
+    /// The queue pair has the default sizes; see [`Connection::queue_pair`]. To choose them, use
+    /// [`Listener::next_request`] and [`Request::start_accepting`].
+    ///
+    /// Several tasks may accept at a time, so a slow peer delays only one of them. Dropping the
+    /// future during the handshake rejects the connection.
+    ///
+    /// ```
+    /// # #[cfg(feature = "async-io")]
+    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
+    /// use urxe::prelude::*;
+    ///
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || async_io::block_on(urxe::connect(address)));
+    /// let server = listener.accept().await?;
+    /// assert_eq!(server.peer_addr(), client.join().unwrap()?.local_addr());
+    /// # Ok(())
+    /// # })}
+    /// # #[cfg(not(feature = "async-io"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Listener::next`] and [`Request::accept`], and the error of the reactor.
+    pub async fn accept(&self) -> Result<Connection, Error> {
+        let request = self.next_request().await?;
+        let qp = queue_pair(&request.device())?;
+        request.start_accepting(qp, &Options::default())?.await
+    }
+
+    /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.id.use_reactor(Arc::new(reactor));
+    }
+
     fn next_until(&self, until: Option<Instant>) -> Result<Option<Request>, Error> {
         let incoming = self.id.next_request(until)?;
         Ok(incoming.map(|incoming| Request {
@@ -94,6 +144,12 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -15,7 +15,7 @@
 //! use urxe::{ReceiveRequest, RemoteAccess, SendRequest};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+//! let listener = Listener::bind("127.0.0.1:0")?;
 //! let port = listener.local_addr();
 //!
 //! let client = thread::spawn(move || -> Result<(), urxe::cm::Error> {
@@ -51,6 +51,10 @@
 //! descriptors that are readable when progress is possible. Resolving a route does not wait for the
 //! network.
 //!
+//! # With an async runtime
+//! [`connect`], [`Listener::accept`], [`Listener::next_request`], [`Connection::next_event`] and
+//! [`Pending`] are futures. See [`reactor`](crate::reactor) for the runtimes.
+//!
 //! # Errors the compiler finds
 //! Replying to a request twice:
 //! ```compile_fail,E0382
@@ -61,6 +65,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 mod connection;
 mod error;
 mod id;
@@ -73,7 +78,7 @@ pub use connection::{Connection, Event, Options};
 pub use error::Error;
 pub use listener::{Listener, Request};
 pub use pending::Pending;
-pub use route::Route;
+pub use route::{Route, connect};
 pub use service::{Membership, QKEY, Service, ServiceReply, ServiceRequest, ServiceRoute};
 pub use urxe_driver::cm::CmError;
 pub use urxe_proto::cm::wire::{RejectReason, SidrStatus};

@@ -4,15 +4,20 @@ use super::connection::Connection;
 use super::error::Error;
 use super::id::{CmId, connection_details};
 use crate::qp::{PreparedQueuePair, QueuePair};
+use crate::reactor::{Reactor, Readable};
 use crate::wait;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::future::Future;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 use urxe_driver::cm::EventKind;
 
 /// A connection that is being established. Dropping it abandons the attempt.
 ///
 /// The descriptor is readable when progress is possible, for use with `poll`, epoll or an async
-/// runtime. [`Pending::try_finish`] then makes it.
+/// runtime. [`Pending::try_finish`] then makes it. It is also a future of the connection.
 ///
 /// ```
 /// use urxe::cm::{Listener, Options, Pending, Route};
@@ -20,7 +25,7 @@ use urxe_driver::cm::EventKind;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // One thread drives both ends.
-/// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+/// let listener = Listener::bind("127.0.0.1:0")?;
 /// let route = Route::resolve(listener.local_addr())?;
 /// let context = route.device().open()?;
 /// let (pd, cq) = (context.pd(), context.completion_queue()?);
@@ -51,7 +56,11 @@ use urxe_driver::cm::EventKind;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Pending(Option<Unfinished>);
+pub struct Pending {
+    unfinished: Option<Unfinished>,
+    /// The task that waits for the connection.
+    readable: Readable,
+}
 
 #[derive(Debug)]
 struct Unfinished {
@@ -71,13 +80,23 @@ enum End {
 
 impl Pending {
     pub(super) fn connecting(id: CmId, qp: PreparedQueuePair) -> Pending {
-        let end = End::Connecting(qp);
-        Pending(Some(Unfinished { id, end }))
+        Pending::new(id, End::Connecting(qp))
     }
 
     pub(super) fn accepting(id: CmId, qp: QueuePair, private_data: Vec<u8>) -> Pending {
-        let end = End::Accepting(qp, private_data);
-        Pending(Some(Unfinished { id, end }))
+        Pending::new(id, End::Accepting(qp, private_data))
+    }
+
+    fn new(id: CmId, end: End) -> Pending {
+        Pending {
+            unfinished: Some(Unfinished { id, end }),
+            readable: Readable::default(),
+        }
+    }
+
+    /// Selects the reactor for this future; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.readable.use_reactor(Arc::new(reactor));
     }
 
     /// Waits until the connection is established, and returns it.
@@ -98,7 +117,7 @@ impl Pending {
     }
 
     fn finish_until(&mut self, until: Option<Instant>) -> Result<Option<Connection>, Error> {
-        let unfinished = self.0.as_ref().ok_or(Error::Finished)?;
+        let unfinished = self.unfinished.as_ref().ok_or(Error::Finished)?;
         loop {
             let Some(event) = unfinished.id.next(until)? else {
                 return Ok(None);
@@ -112,11 +131,11 @@ impl Pending {
                 EventKind::AddressChange => continue,
                 _ if is_expected => {}
                 _ => {
-                    self.0 = None;
+                    self.unfinished = None;
                     return Err(Error::of(event));
                 }
             }
-            let Unfinished { id, end } = self.0.take().ok_or(Error::Finished)?;
+            let Unfinished { id, end } = self.unfinished.take().ok_or(Error::Finished)?;
             return Ok(Some(match end {
                 End::Accepting(qp, private_data) => Connection::new(id, qp, private_data),
                 End::Connecting(qp) => {
@@ -134,9 +153,33 @@ impl AsFd for Pending {
     /// # Panics
     /// If the attempt has succeeded or failed: it has no descriptor then.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
+        match &self.unfinished {
             Some(unfinished) => unfinished.id.fd(),
             None => panic!("the attempt to connect has ended; use the connection's descriptor"),
         }
+    }
+}
+
+impl AsRawFd for Pending {
+    /// # Panics
+    /// If the attempt has succeeded or failed: it has no descriptor then.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<Connection, Error>;
+
+    /// Returns the connection when it is established. Dropping the future abandons the attempt.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let readable = std::mem::take(&mut self.readable);
+        let fd = match &self.unfinished {
+            Some(unfinished) => unfinished.id.fd().try_clone_to_owned()?,
+            None => return Poll::Ready(Err(Error::Finished)),
+        };
+        let polled = readable.poll_take(context, fd.as_fd(), || self.try_finish());
+        self.readable = readable;
+        polled
     }
 }

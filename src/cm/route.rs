@@ -1,12 +1,13 @@
 //! Routes to peers.
 
-use super::connection::{Connection, Options};
+use super::address::first_of;
+use super::connection::{Connection, Options, queue_pair};
 use super::error::Error;
 use super::id::{CmId, Kind};
 use super::pending::Pending;
 use crate::device::Device;
 use crate::qp::PreparedQueuePair;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use urxe_driver::cm::ConnParam;
 use urxe_driver::cm::resolve::Bound;
@@ -24,8 +25,8 @@ impl Route {
     /// `rdma_resolve_route`.)
     ///
     /// # Errors
-    /// [`Error::Cm`] if there is no route, or its interface is not a device.
-    pub fn resolve(destination: SocketAddr) -> Result<Route, Error> {
+    /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if there is no route, or its interface is not a device.
+    pub fn resolve(destination: impl ToSocketAddrs) -> Result<Route, Error> {
         Self::find(None, destination)
     }
 
@@ -33,12 +34,16 @@ impl Route {
     ///
     /// # Errors
     /// See [`Route::resolve`].
-    pub fn resolve_from(source: SocketAddr, destination: SocketAddr) -> Result<Route, Error> {
+    pub fn resolve_from(
+        source: SocketAddr,
+        destination: impl ToSocketAddrs,
+    ) -> Result<Route, Error> {
         Self::find(Some(source), destination)
     }
 
-    fn find(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Route, Error> {
-        let (id, bound) = CmId::resolved(Kind::Connections, source, destination)?;
+    fn find(source: Option<SocketAddr>, destination: impl ToSocketAddrs) -> Result<Route, Error> {
+        let resolve = |destination| CmId::resolved(Kind::Connections, source, destination);
+        let (id, bound) = first_of(destination, resolve)?;
         Ok(Route { id, bound })
     }
 
@@ -50,6 +55,12 @@ impl Route {
     /// The local address and the selected port. (`rdma_get_local_addr`.)
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().source
+    }
+
+    /// Connects with a queue pair and a completion queue of its own and the default options.
+    pub(super) async fn connect_default(self) -> Result<Connection, Error> {
+        let qp = queue_pair(&self.device())?;
+        self.start_connecting(qp, &Options::default())?.await
     }
 
     /// Connects to the listener and waits until it accepts. (`rdma_connect`.)
@@ -84,4 +95,34 @@ impl Route {
         self.id.driver.connect(&conn_param)?;
         Ok(Pending::connecting(self.id, qp))
     }
+}
+
+/// Connects to an address and port, with a queue pair and a completion queue of its own and the
+/// default options.
+///
+/// The queue pair has the default sizes; see [`Connection::queue_pair`]. To choose them, use
+/// [`Route::resolve`] and [`Route::start_connecting`], whose result is a future.
+///
+/// A host name is resolved by a blocking call of the system's resolver; an IP address needs none.
+///
+/// ```
+/// # #[cfg(feature = "async-io")]
+/// # fn main() -> urxe::Result<()> { async_io::block_on(async {
+/// use urxe::cm::Listener;
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr();
+/// let server = std::thread::spawn(move || async_io::block_on(listener.accept()));
+/// let client = urxe::connect(address).await?;
+/// assert_eq!(client.local_addr(), server.join().unwrap()?.peer_addr());
+/// # Ok(())
+/// # })}
+/// # #[cfg(not(feature = "async-io"))]
+/// # fn main() {}
+/// ```
+///
+/// # Errors
+/// See [`Route::resolve`] and [`Route::connect`], and the error of the reactor.
+pub async fn connect(address: impl ToSocketAddrs) -> Result<Connection, Error> {
+    Route::resolve(address)?.connect_default().await
 }

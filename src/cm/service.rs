@@ -1,13 +1,16 @@
 //! Datagram services, resolved by address and port, and multicast groups.
 
+use super::address::first_of;
 use super::connection::check_device;
 use super::error::Error;
 use super::id::{CmId, Kind, service_details};
 use crate::device::Device;
 use crate::qp::{DatagramAddress, DatagramQueuePair, Destination};
+use crate::reactor::Reactor;
 use crate::wait;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::cm::id::UDP_QKEY;
@@ -32,7 +35,7 @@ pub const QKEY: QKey = UDP_QKEY;
 /// use urxe::{GRH_BYTES, ReceiveRequest, RemoteAccess, SendRequest};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let service = Service::bind("127.0.0.1:0".parse()?)?;
+/// let service = Service::bind("127.0.0.1:0")?;
 /// let address = service.local_addr();
 ///
 /// let client = thread::spawn(move || -> Result<(), urxe::cm::Error> {
@@ -74,8 +77,9 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Cm`] if the address belongs to no device or the port is in use.
-    pub fn bind(address: SocketAddr) -> Result<Service, Error> {
-        let (id, address) = CmId::listening(Kind::Datagrams, address, 0)?;
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Service, Error> {
+        let listen = |address| CmId::listening(Kind::Datagrams, address, 0);
+        let (id, address) = first_of(address, listen)?;
         Ok(Service { id, address })
     }
 
@@ -108,6 +112,19 @@ impl Service {
         self.next_timeout(Duration::ZERO)
     }
 
+    /// Takes the next request, and waits for one if there is none.
+    ///
+    /// # Errors
+    /// See [`Service::next`], and the error of the reactor.
+    pub async fn next_request(&self) -> Result<ServiceRequest, Error> {
+        poll_fn(|context| self.id.poll_take(context, || self.try_next())).await
+    }
+
+    /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.id.use_reactor(Arc::new(reactor));
+    }
+
     fn next_until(&self, until: Option<Instant>) -> Result<Option<ServiceRequest>, Error> {
         let incoming = self.id.next_request(until)?;
         Ok(incoming.map(|incoming| ServiceRequest {
@@ -121,6 +138,12 @@ impl Service {
 impl AsFd for Service {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
+    }
+}
+
+impl AsRawFd for Service {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 
@@ -205,8 +228,9 @@ impl ServiceRoute {
     ///
     /// # Errors
     /// [`Error::Cm`] if there is no route, or its interface is not a device.
-    pub fn resolve(destination: SocketAddr) -> Result<ServiceRoute, Error> {
-        let (id, bound) = CmId::resolved(Kind::Datagrams, None, destination)?;
+    pub fn resolve(destination: impl ToSocketAddrs) -> Result<ServiceRoute, Error> {
+        let resolve = |destination| CmId::resolved(Kind::Datagrams, None, destination);
+        let (id, bound) = first_of(destination, resolve)?;
         Ok(ServiceRoute { id, bound })
     }
 

@@ -176,7 +176,7 @@ impl<'a> QueuePairBuilder<'a> {
                 Outstanding::shared(self.cap.max_send_wr, srq.receives()),
             ),
         };
-        let mut reservations = vec![
+        let mut reservations = [
             self.send_cq.reserve(self.cap.max_send_wr)?,
             self.recv_cq.reserve(recv_entries)?,
         ];
@@ -199,7 +199,7 @@ impl<'a> QueuePairBuilder<'a> {
             attachment,
             settings: self.settings,
             pd: self.pd.clone(),
-            _reservations: reservations,
+            reservations,
         })
     }
 }

@@ -68,7 +68,7 @@ const REQUESTER: AttrMask = UNRELIABLE_REQUESTER
 /// Receives may be posted already, so that they are in place when the peer starts to send.
 #[derive(Debug)]
 pub struct PreparedQueuePair {
-    core: Core,
+    pub(super) core: Core,
     endpoint: Endpoint,
 }
 
@@ -186,7 +186,7 @@ impl PreparedQueuePair {
 /// (`ibv_destroy_qp`.)
 #[derive(Debug)]
 pub struct QueuePair {
-    core: Core,
+    pub(super) core: Core,
 }
 
 impl QueuePair {
@@ -200,6 +200,11 @@ impl QueuePair {
         // Reads under the lock that completions are made under: once a failed completion is
         // visible, so is the error state.
         self.attributes().state
+    }
+
+    /// The maximum of inline data in a work request, in bytes; longer data must be registered.
+    pub fn max_inline(&self) -> usize {
+        self.core.qp.cap().max_inline as usize
     }
 
     /// All attributes. (`ibv_query_qp`.)

@@ -98,7 +98,7 @@ impl Destination {
 /// ```
 #[derive(Debug)]
 pub struct DatagramQueuePair {
-    core: Core,
+    pub(super) core: Core,
     gid: Gid,
 }
 
@@ -138,6 +138,11 @@ impl DatagramQueuePair {
     /// The state: RTS, unless it failed. (`ibv_query_qp`.)
     pub fn state(&self) -> QpState {
         self.attributes().state
+    }
+
+    /// The maximum of inline data in a work request, in bytes; longer data must be registered.
+    pub fn max_inline(&self) -> usize {
+        self.core.qp.cap().max_inline as usize
     }
 
     /// All attributes. (`ibv_query_qp`.)

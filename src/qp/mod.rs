@@ -4,14 +4,16 @@
 mod builder;
 mod connected;
 mod datagram;
+mod operation;
 
 pub use builder::QueuePairBuilder;
 pub use connected::{PreparedQueuePair, QueuePair};
 pub use datagram::{DatagramAddress, DatagramQueuePair, Destination};
+pub use operation::{Operation, Transfer};
 
-use crate::cq::{CqError, Reservation};
+use crate::cq::{CompletionQueue, CqError, Reservation};
 use crate::mr::RemoteAccess;
-use crate::outstanding::Outstanding;
+use crate::outstanding::{Kind, Outstanding, WorkId};
 use crate::pd::ProtectionDomain;
 use crate::srq::Attachment;
 use crate::work::{BatchError, PostError, ReceiveRequest, SendData, SendRequest, elements};
@@ -85,8 +87,21 @@ struct Core {
     attachment: Option<Attachment>,
     settings: Settings,
     pd: ProtectionDomain,
-    /// The entries reserved in the completion queues, which it keeps alive.
-    _reservations: Vec<Reservation>,
+    /// The entries reserved in the completion queues, which it keeps alive: that of sends and that
+    /// of receives.
+    reservations: [Reservation; 2],
+}
+
+/// The result of posting.
+struct Posted<R> {
+    /// The number of work requests that were posted.
+    count: usize,
+    /// The identifier of the last one.
+    last: Option<WorkId>,
+    /// The error of the next one.
+    error: Option<PostError>,
+    /// The next one, if the queue is full.
+    rejected: Option<R>,
 }
 
 impl Core {
@@ -115,32 +130,72 @@ impl Core {
         self.go_to(QpState::Reset)
     }
 
+    /// The completion queue of the sends.
+    fn send_cq(&self) -> &CompletionQueue {
+        self.reservations[0].cq()
+    }
+
+    /// The completion queue of the receives.
+    fn recv_cq(&self) -> &CompletionQueue {
+        self.reservations[1].cq()
+    }
+
     fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        match self.post_one_receive(request, Kind::Signaled).error {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts a receive, for a future if it is awaited.
+    fn post_one_receive(&self, request: ReceiveRequest, kind: Kind) -> Posted<ReceiveRequest> {
         let cap = self.qp.cap();
+        let failed = |error| Posted {
+            count: 0,
+            last: None,
+            error: Some(error),
+            rejected: None,
+        };
         // The lock is released before the buffers of a rejected request are dropped.
-        let mut rejected = None;
         let Some(mut ring) = self.outstanding.own_receives() else {
-            return Err(urxe_proto::queue::PostError::SharedReceives.into());
+            return failed(urxe_proto::queue::PostError::SharedReceives.into());
         };
-        request.check(self.pd.driver().id(), cap.max_recv_sge)?;
-        let result = if ring.is_full() {
-            rejected = Some(request.slices);
-            Err(PostError::QueueFull {
-                capacity: cap.max_recv_wr,
-            })
-        } else {
-            let entry = ring.push(request.wr_id, request.slices, true);
-            let mut array = [Sge::default(); MAX_SGE as usize];
-            let sges = elements(&entry.buffers, &mut array);
-            let posted = self.qp.post_receive(entry.id().to_driver(), sges);
-            if posted.is_err() {
-                rejected = ring.pop_newest().map(|entry| entry.buffers);
+        if let Err(error) = request.check(self.pd.driver().id(), cap.max_recv_sge) {
+            return failed(error);
+        }
+        if ring.is_full() {
+            drop(ring);
+            return Posted {
+                rejected: Some(request),
+                ..failed(PostError::QueueFull {
+                    capacity: cap.max_recv_wr,
+                })
+            };
+        }
+        let entry = ring.push(request.wr_id, request.slices, kind);
+        let id = entry.id();
+        if kind == Kind::Awaited {
+            self.recv_cq().tasks().register(id.to_driver());
+        }
+        let mut array = [Sge::default(); MAX_SGE as usize];
+        let sges = elements(&entry.buffers, &mut array);
+        match self.qp.post_receive(id.to_driver(), sges) {
+            Ok(()) => Posted {
+                count: 1,
+                last: Some(id),
+                error: None,
+                rejected: None,
+            },
+            Err(error) => {
+                let newest = ring.pop_newest();
+                drop(ring);
+                drop(newest);
+                if kind == Kind::Awaited {
+                    self.recv_cq().tasks().remove(id.to_driver());
+                }
+                failed(error.into())
             }
-            posted.map_err(PostError::from)
-        };
-        drop(ring);
-        drop(rejected);
-        result
+        }
     }
 
     /// Posts one work request; `to` is the destination of a datagram.
@@ -150,9 +205,26 @@ impl Core {
         to: Option<&Destination>,
     ) -> Result<(), PostError> {
         request.check(self.pd.driver().id(), &self.qp.cap())?;
-        match self.post_checked([request], to) {
-            (_, Some(error)) => Err(error),
-            (_, None) => Ok(()),
+        match self.post_checked([request], to, false).error {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts one work request for a future.
+    fn post_awaited<'r>(
+        &self,
+        request: SendRequest<'r>,
+        to: Option<&Destination>,
+    ) -> Posted<SendRequest<'r>> {
+        match request.check(self.pd.driver().id(), &self.qp.cap()) {
+            Ok(()) => self.post_checked([request], to, true),
+            Err(error) => Posted {
+                count: 0,
+                last: None,
+                error: Some(error),
+                rejected: None,
+            },
         }
     }
 
@@ -173,49 +245,64 @@ impl Core {
             }
             checked.push(request);
         }
-        let (posted, error) = self.post_checked(checked, to);
-        match error.or(invalid) {
-            Some(source) => Err(BatchError { posted, source }),
+        let posted = self.post_checked(checked, to, false);
+        match posted.error.or(invalid) {
+            Some(source) => Err(BatchError {
+                posted: posted.count,
+                source,
+            }),
             None => Ok(()),
         }
     }
 
-    /// Posts checked work requests. Returns how many, and the error of the next.
+    /// Posts checked work requests up to the first one that fails; `awaited` ones are those of
+    /// futures.
     fn post_checked<'r>(
         &self,
         requests: impl IntoIterator<Item = SendRequest<'r>>,
         to: Option<&Destination>,
-    ) -> (usize, Option<PostError>) {
+        awaited: bool,
+    ) -> Posted<SendRequest<'r>> {
         // The buffers of a rejected request are dropped last, outside the locks: that may
         // deregister memory, which waits for posting to end.
-        let mut rejected = None;
-        let mut error = None;
-        let mut count = 0;
+        let mut failed = None;
+        let mut result = Posted {
+            count: 0,
+            last: None,
+            error: None,
+            rejected: None,
+        };
         let mut ring = self.outstanding.sends();
         let mut posting = self.qp.start_posting();
         for request in requests {
             if ring.is_full() {
-                error = Some(PostError::QueueFull {
+                result.error = Some(PostError::QueueFull {
                     capacity: self.qp.cap().max_send_wr,
                 });
-                rejected = Some(request.data);
+                result.rejected = Some(request);
                 break;
             }
-            let signaled = request
-                .flags
-                .contains(urxe_proto::work::SendFlags::SIGNALED);
+            let kind = match request.is_signaled() {
+                _ if awaited => Kind::Awaited,
+                true => Kind::Signaled,
+                false => Kind::Unsignaled,
+            };
             let (buffers, inline) = match request.data {
                 SendData::Slices(slices) => (slices, None),
                 SendData::Inline(bytes) => (Vec::new(), Some(bytes)),
             };
-            let entry = ring.push(request.wr_id, buffers, signaled);
+            let entry = ring.push(request.wr_id, buffers, kind);
+            let id = entry.id();
+            if awaited {
+                self.send_cq().tasks().register(id.to_driver());
+            }
             let mut array = [Sge::default(); MAX_SGE as usize];
             let payload = match inline {
                 Some(bytes) => Payload::Inline(bytes),
                 None => Payload::Sges(elements(&entry.buffers, &mut array)),
             };
             let wr = SendWr {
-                wr_id: entry.id().to_driver(),
+                wr_id: id.to_driver(),
                 op: request.op,
                 flags: request.flags,
                 payload,
@@ -226,19 +313,20 @@ impl Core {
                 None => posting.post(&wr),
             };
             if let Err(source) = posted {
-                error = Some(source.into());
-                rejected = ring
-                    .pop_newest()
-                    .map(|entry| SendData::Slices(entry.buffers));
+                result.error = Some(source.into());
+                failed = ring.pop_newest();
                 break;
             }
-            count += 1;
+            result.last = Some(id);
+            result.count += 1;
         }
         // Other threads may poll completions while the packets are transmitted.
         drop(ring);
         drop(posting);
-        drop(rejected);
-        (count, error)
+        if let Some(failed) = failed.filter(|_| awaited) {
+            self.send_cq().tasks().remove(failed.id().to_driver());
+        }
+        result
     }
 }
 

@@ -354,7 +354,7 @@ fn local_errors_are_returned_before_a_request_is_sent() {
     let listener = Listener::bind(any_port()).unwrap();
     let taken = Listener::bind(listener.local_addr()).unwrap_err();
     assert_eq!(taken.errno(), libc::EADDRNOTAVAIL);
-    let elsewhere = Listener::bind("192.0.2.1:7".parse().unwrap()).unwrap_err();
+    let elsewhere = Listener::bind("192.0.2.1:7").unwrap_err();
     assert_eq!(elsewhere.errno(), libc::EADDRNOTAVAIL);
 
     let route = Route::resolve(listener.local_addr()).unwrap();

@@ -12,6 +12,7 @@
 pub mod acknowledgements;
 pub mod deferred_sends;
 pub mod notifications;
+pub mod operations;
 pub mod progress;
 pub mod queues;
 mod system;
@@ -52,6 +53,13 @@ mod limits;
 #[allow(dead_code, reason = "the models do not use moderation")]
 #[path = "../../../driver/src/scheduling/moderation.rs"]
 mod moderation;
+
+#[allow(
+    dead_code,
+    reason = "the models have no readers and no room waiters that leave"
+)]
+#[path = "../../../src/tasks.rs"]
+mod tasks;
 
 /// The driver's path of the modules that completion queues use.
 mod scheduling {

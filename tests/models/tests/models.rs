@@ -26,6 +26,12 @@ models! {
         deferred_sends_are_flushed_at_the_timeout,
         deferred_sends_are_flushed_while_another_thread_polls,
     }
+    operations {
+        each_operation_completes,
+        dropped_operation_leaves_the_other_to_complete,
+        operation_found_by_a_polling_thread_leaves_the_other_to_complete,
+        tasks_wait_for_room_without_a_lost_wake_up,
+    }
     notifications {
         poll_after_arming_misses_no_completion,
         arming_without_a_poll_misses_no_completion,

@@ -1,0 +1,21 @@
+//! The types that most programs use: `use urxe::prelude::*;`.
+//!
+//! It leaves out names that other crates use too, such as `Error`, `Result` and `Context`.
+//!
+//! ```
+//! use urxe::prelude::*;
+//!
+//! # fn main() -> urxe::Result<()> {
+//! let context = urxe::device("urxe_lo")?.open()?;
+//! let cq: CompletionQueue = context.completion_queue()?;
+//! let qp: PreparedQueuePair = context.pd().queue_pair(&cq, &cq).build()?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub use crate::cm::{Connection, Listener, Route};
+pub use crate::{
+    Completion, CompletionQueue, ConnectOptions, DatagramQueuePair, Endpoint, LocalSlice,
+    LocalWord, MemoryRegion, PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveRequest,
+    RemoteAccess, RemoteRegion, RemoteWord, SendRequest, SharedReceiveQueue, WcStatus,
+};
