@@ -317,7 +317,7 @@ pub(super) fn send_batch(
     (traffic, effects): (&mut Traffic, &mut Effects),
 ) -> Result<u64, Blocked> {
     let report = batch.flush();
-    traffic.sent(&report, path.peer().ip().is_multicast());
+    traffic.sent(&report, path.is_multicast());
     if let Some(error) = &report.error {
         tracing::debug!(%error, lost = report.lost, "packets could not be sent");
         local.failed(error);
