@@ -93,16 +93,18 @@ pub(super) struct RoundTripSample {
 
 impl RoundTrip {
     fn update(&mut self, sample: Duration) {
-        let (smoothed, variation) = match self.smoothed {
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let sample = nanos(sample);
+        let (smoothed, variation) = match self.smoothed.map(nanos) {
             None => (sample, sample / 2),
             Some(smoothed) => (
                 (smoothed * 7 + sample) / 8,
-                (self.variation * 3 + smoothed.abs_diff(sample)) / 4,
+                (nanos(self.variation) * 3 + smoothed.abs_diff(sample)) / 4,
             ),
         };
-        self.smoothed = Some(smoothed);
-        self.variation = variation;
-        self.timeout = Some(smoothed * 2 + variation * 4);
+        self.smoothed = Some(Duration::from_nanos(smoothed));
+        self.variation = Duration::from_nanos(variation);
+        self.timeout = Some(Duration::from_nanos(smoothed * 2 + variation * 4));
     }
 }
 
