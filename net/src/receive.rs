@@ -525,6 +525,7 @@ impl Inbound {
 
     /// Passes a datagram through all stages, and calls `f` if its ICRC is correct. The injector may
     /// release earlier datagrams as well, or none.
+    #[inline]
     pub(super) fn deliver(
         &self,
         state: &mut InboundState,

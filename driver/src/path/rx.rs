@@ -142,6 +142,7 @@ impl Engine {
 
     /// Hands a datagram to its queue pair, which stays locked in `current`. The queue pair that was
     /// locked there before is released, and added to `touched`.
+    #[inline(always)]
     fn handle<'a>(
         &self,
         qps: &'a QpMap,
@@ -240,25 +241,21 @@ impl Engine {
     ) {
         let may_delay = caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
         let empty_polls = may_delay.then(|| self.polling.empty_polls());
-        let mut answer = |incoming: Incoming<'_>| {
-            let qp = incoming.qp();
-            let effects = incoming.answer(now, empty_polls, regions, batch);
-            let delays_ack = effects.delayed_ack;
-            self.apply(qp, effects);
-            if delays_ack {
-                self.delay_ack(qp, regions);
+        let mut touched = touched.drain(..);
+        let mut next = current;
+        loop {
+            if let Some(incoming) = next.take() {
+                let qp = incoming.qp();
+                let effects = incoming.answer(now, empty_polls, regions, batch);
+                let delays_ack = effects.delayed_ack;
+                self.apply(qp, effects);
+                if delays_ack {
+                    self.delay_ack(qp, regions);
+                }
             }
-        };
-        if let Some(incoming) = current {
-            answer(incoming);
-        }
-        for qpn in touched.drain(..) {
+            let Some(qpn) = touched.next() else { break };
             // The table has been locked since the queue pair received.
-            let Some(qp) = qps.get(qpn) else { continue };
-            let incoming = Incoming::of(qp);
-            if incoming.is_touched() {
-                answer(incoming);
-            }
+            next = (qps.get(qpn).map(Incoming::of)).filter(Incoming::is_touched);
         }
     }
 }
