@@ -14,8 +14,8 @@ pub(crate) enum Rank {
     Opening,
     /// The receiver of forwarded datagrams.
     Forwarded,
-    /// The list of addresses, or of joined groups.
-    Addresses,
+    /// The list of joined groups.
+    Groups,
     /// The receiver of a socket.
     Receiver,
     /// The counters of destroyed queue pairs of a device.

@@ -242,7 +242,11 @@ impl Endpoint {
         mut f: impl FnMut(&Datagram<'_>),
     ) -> io::Result<usize> {
         let count = self.inbound.receive(batch, self.receiver.as_fd())?;
-        let mut deadline_moved = count > 0 && self.inbound.delays();
+        if count == 0 {
+            batch.set_moved_deadline(false);
+            return Ok(0);
+        }
+        let mut deadline_moved = self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
         while let Some(batch) = received.next_batch() {
             // Small messages arrive alone, and usually at the process that they are for.

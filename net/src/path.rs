@@ -64,6 +64,7 @@ pub(super) struct Sender {
     pub(super) socket: Arc<TxSocket>,
     pub(super) outbound: Outbound,
     peer: SocketAddr,
+    is_multicast: bool,
     options: PathOptions,
     name: RawAddress,
     /// The control messages of every packet of the path.
@@ -95,8 +96,8 @@ impl Path {
         if options.traffic_class != SOCKET_TRAFFIC_CLASS {
             controls.push(level, tos, i32::from(options.traffic_class));
         }
-        let multicast = peer.ip().is_multicast();
-        if options.hop_limit != SOCKET_HOP_LIMIT || multicast {
+        let is_multicast = peer.ip().is_multicast();
+        if options.hop_limit != SOCKET_HOP_LIMIT || is_multicast {
             controls.push(level, ttl, i32::from(options.hop_limit));
         }
         Path(Arc::new(PathInner {
@@ -106,6 +107,7 @@ impl Path {
                 socket,
                 outbound,
                 peer,
+                is_multicast,
                 options,
                 controls,
             },
@@ -116,6 +118,11 @@ impl Path {
     /// The address and port of the peer.
     pub fn peer(&self) -> SocketAddr {
         self.0.sender.peer
+    }
+
+    /// Whether the peer is a multicast group.
+    pub fn is_multicast(&self) -> bool {
+        self.0.sender.is_multicast
     }
 
     /// The local address, with the UDP source port.

@@ -398,6 +398,7 @@ impl SendQueue {
     }
 
     /// The work request with this index, if it is still in the queue.
+    #[inline]
     pub fn get(&self, index: u64) -> Option<&SendWqe> {
         if index < self.head || index >= self.tail {
             return None;

@@ -8,7 +8,7 @@ use crate::qp::{Counters, PathMigState, QpAttr};
 use crate::queue::{SendQueue, SendWqe};
 use crate::time::Time;
 use crate::wire::{
-    Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len,
+    Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len, pad_of,
 };
 use crate::work::{Completion, Destination, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
 
@@ -142,23 +142,26 @@ pub(crate) enum Put {
     Protection,
 }
 
-/// Stages and commits a packet with `len` bytes of `payload`, starting at `offset`.
+/// Stages and commits a packet with `len` bytes of `payload`, starting at `offset`. Sets the pad
+/// count of `header`.
 pub(crate) fn put_data<M: Memory, T: Transmit>(
-    header: &Header,
+    header: &mut Header,
     payload: Payload<'_>,
     offset: u64,
     len: usize,
     memory: &M,
     out: &mut T,
 ) -> Put {
-    let header = header.with_payload_len(len);
+    header.bth.pad = pad_of(len);
     let header_len = header.len();
     let Some(packet) = out.stage(packet_len(header_len, len)) else {
         return Put::Full;
     };
     header.emit(packet);
     let (data, pad) = packet[header_len..].split_at_mut(len);
-    pad.fill(0);
+    if !pad.is_empty() {
+        pad.fill(0);
+    }
     match payload {
         Payload::Sges(sges) => {
             if memory.gather(sges, offset, data).is_err() {

@@ -17,13 +17,13 @@ impl Time {
     }
 }
 
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+
 impl Add<Duration> for Time {
     type Output = Time;
     fn add(self, d: Duration) -> Time {
-        Time(
-            self.0
-                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        let whole = d.as_secs().saturating_mul(NANOS_PER_SEC);
+        Time((self.0.saturating_add(whole)).saturating_add(u64::from(d.subsec_nanos())))
     }
 }
 

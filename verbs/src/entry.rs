@@ -161,27 +161,29 @@ fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Re
     thread::without_cancellation(|| caught(name, call))
 }
 
-/// Runs a call in its tracing span, if that is enabled.
+/// Runs a call, in its tracing span if that is enabled. A panic ends here, because unwinding into C
+/// is undefined.
 fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // A disabled span would still be entered and dropped in every call.
-    let span = match LevelFilter::current() >= LevelFilter::TRACE {
-        true => tracing::trace_span!(target: "urxe::abi", "call", name),
-        false => return completed(name, call),
-    };
-    span.in_scope(|| completed(name, call))
-}
-
-/// Runs a call. A panic ends here, because unwinding into C is undefined.
-fn completed<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let _span = (LevelFilter::current() >= LevelFilter::TRACE)
+        .then(|| tracing::trace_span!(target: "urxe::abi", "call", name).entered());
     // State that a panicking call leaves inconsistent is behind the locks that it poisons.
-    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
-        Err(AFTER_PANIC)
-    });
+    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| panicked(name));
     if let Err(error) = &result {
-        tracing::debug!(target: "urxe::abi", name, %error, "failed");
+        report_failure(name, error);
     }
     result
+}
+
+#[cold]
+fn panicked<T>(name: &'static str) -> Result<T, Errno> {
+    tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
+    Err(AFTER_PANIC)
+}
+
+#[cold]
+fn report_failure(name: &'static str, error: &Errno) {
+    tracing::debug!(target: "urxe::abi", name, %error, "failed");
 }
 
 #[cfg(test)]

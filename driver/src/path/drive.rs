@@ -125,8 +125,7 @@ impl Engine {
 
     /// Returns the time of the next work that the program's polls do not do.
     pub(super) fn next_service(&self, network: &Network) -> Time {
-        let ports = network.ports.list();
-        let services = ports.iter().map(|port| port.endpoint().next_deadline());
+        let services = (network.ports.list().iter()).map(|port| port.endpoint().next_deadline());
         services.fold(network.gsi.deadline(), Time::min)
     }
 

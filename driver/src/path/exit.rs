@@ -36,11 +36,9 @@ pub(super) fn close_network(engine: &'static Engine) {
     if let Some(network) = engine.network.get()
         // A forked child ends too, and the sockets belong to its parent.
         && network.shared.is_ours()
-        && let Some(ports) = network.ports.try_list()
     {
         EXITING.store(true, Ordering::Release);
         send_last_report(engine);
-        drop(ports);
         flush_final_acks(engine);
         end_connections(engine);
         close_ports(engine);

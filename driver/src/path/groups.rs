@@ -29,7 +29,7 @@ impl Groups {
 
     /// Locks the list for changing it. [`Groups::changed`] ends the change.
     pub(super) fn write(&self) -> Ordered<RwLockWriteGuard<'_, Vec<Arc<Joined>>>> {
-        Ordered::take(Rank::Addresses, || {
+        Ordered::take(Rank::Groups, || {
             self.list.write().unwrap_or_else(PoisonError::into_inner)
         })
     }
@@ -40,7 +40,7 @@ impl Groups {
     }
 
     pub(super) fn list(&self) -> Ordered<RwLockReadGuard<'_, Vec<Arc<Joined>>>> {
-        Ordered::take(Rank::Addresses, || {
+        Ordered::take(Rank::Groups, || {
             self.list.read().unwrap_or_else(PoisonError::into_inner)
         })
     }

@@ -13,10 +13,9 @@ use crate::sync::lock;
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
-use urxe_net::{Datagram, RecvBatch};
-use urxe_proto::ids::{Gid, Qpn};
+use urxe_net::{Datagram, RecvBatch, SendBatch};
+use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
-use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::{Packet, ParseError};
 
 /// The kind of thread that receives.
@@ -114,7 +113,11 @@ impl Engine {
         caller: Caller,
         receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
     ) -> bool {
-        let Receiver { batch, touched } = receiver;
+        let Receiver {
+            batch,
+            touched,
+            answers,
+        } = receiver;
         // Most polls receive nothing, and need no locks.
         let tables = OnceCell::new();
         let open = || (urxe_net::now(), self.qps.read(), regions());
@@ -126,20 +129,20 @@ impl Engine {
             unanswered += datagram.bytes.len();
             if unanswered >= ANSWER_INTERVAL {
                 unanswered = 0;
-                current = None;
-                self.answer(*now, touched, caller, qps, held.table());
+                let waiting = (current.take(), &mut *touched);
+                self.answer(*now, waiting, answers, caller, qps, held.table());
             }
         });
-        drop(current);
-        if !touched.is_empty() {
+        if current.is_some() || !touched.is_empty() {
             let (now, qps, held) = tables.get_or_init(open);
-            self.answer(*now, touched, caller, qps, held.table());
+            self.answer(*now, (current, touched), answers, caller, qps, held.table());
         }
         worked
     }
 
-    /// Hands a datagram to its queue pair, which stays locked in `current`. The caller must release
-    /// that lock before it locks another queue pair.
+    /// Hands a datagram to its queue pair, which stays locked in `current`. The queue pair that was
+    /// locked there before is released, and added to `touched`.
+    #[inline(always)]
     fn handle<'a>(
         &self,
         qps: &'a QpMap,
@@ -154,17 +157,7 @@ impl Engine {
             return self.dropped_malformed(datagram, &error);
         }
         match qps.get(packet.header.bth.dest_qp) {
-            Some(qp) => {
-                let network = network_header(datagram);
-                self.hand_over(
-                    qp,
-                    regions,
-                    now,
-                    (datagram, &network, &packet),
-                    current,
-                    touched,
-                );
-            }
+            Some(qp) => self.hand_over(qp, regions, now, (datagram, &packet), current, touched),
             None => self.handle_special(qps, regions, now, (datagram, &packet), current, touched),
         }
     }
@@ -183,7 +176,7 @@ impl Engine {
     ) {
         let receivers = match packet.header.bth.dest_qp {
             Qpn::GSI => {
-                *current = None;
+                leave(current, touched);
                 if let Some(network) = self.network.get() {
                     network.gsi.enqueue(datagram, packet);
                 }
@@ -196,11 +189,9 @@ impl Engine {
             self.counters.unknown_qp.add(1);
             return;
         }
-        let network = network_header(datagram);
         for qp in receivers {
-            if !qp.blocks(&network, packet) {
-                let packet = (datagram, &network, packet);
-                self.hand_over(qp, regions, now, packet, current, touched);
+            if !qp.blocks(datagram, packet) {
+                self.hand_over(qp, regions, now, (datagram, packet), current, touched);
             }
         }
     }
@@ -212,18 +203,18 @@ impl Engine {
         qp: &'a Arc<Qp>,
         regions: &RegionTable,
         now: Time,
-        (datagram, network, packet): (&Datagram<'_>, &NetworkHeader, &Packet<'_>),
+        (datagram, packet): (&Datagram<'_>, &Packet<'_>),
         current: &mut Option<Incoming<'a>>,
         touched: &mut Vec<Qpn>,
     ) {
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
             psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-        let incoming = lock_only(current, qp);
-        let writes = incoming.writes();
-        if incoming.handle(now, network, datagram.src.port(), packet, regions) {
-            touched.push(qp.qpn());
+        if current.as_ref().is_some_and(|current| !current.is_for(qp)) {
+            leave(current, touched);
         }
-        if incoming.writes() != writes {
+        let incoming = current.get_or_insert_with(|| Incoming::of(qp));
+        let wrote = incoming.handle(now, datagram, packet, regions);
+        if wrote {
             self.polling.wrote();
         }
     }
@@ -237,27 +228,34 @@ impl Engine {
         }
     }
 
-    /// Lets each queue pair that received packets at `now` send once.
+    /// Lets each queue pair that received packets at `now` send once: the one that is locked in
+    /// `current`, and then those in `touched`. `batch` is used for what they send.
     fn answer(
         &self,
         now: Time,
-        touched: &mut Vec<Qpn>,
+        (current, touched): (Option<Incoming<'_>>, &mut Vec<Qpn>),
+        batch: &mut Option<Box<SendBatch>>,
         caller: Caller,
         qps: &QpMap,
         regions: &RegionTable,
     ) {
-        for qpn in touched.drain(..) {
-            // The table has been locked since the queue pair received.
-            let Some(qp) = qps.get(qpn) else { continue };
-            let may_delay =
-                caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
-            let empty_polls = may_delay.then(|| self.polling.empty_polls());
-            let effects = qp.answer(now, empty_polls, regions);
-            let delays_ack = effects.delayed_ack;
-            self.apply(qp, effects);
-            if delays_ack {
-                self.delay_ack(qp, regions);
+        let may_delay = caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
+        let empty_polls = may_delay.then(|| self.polling.empty_polls());
+        let mut touched = touched.drain(..);
+        let mut next = current;
+        loop {
+            if let Some(incoming) = next.take() {
+                let qp = incoming.qp();
+                let effects = incoming.answer(now, empty_polls, regions, batch);
+                let delays_ack = effects.delayed_ack;
+                self.apply(qp, effects);
+                if delays_ack {
+                    self.delay_ack(qp, regions);
+                }
             }
+            let Some(qpn) = touched.next() else { break };
+            // The table has been locked since the queue pair received.
+            next = (qps.get(qpn).map(Incoming::of)).filter(Incoming::is_touched);
         }
     }
 }
@@ -271,24 +269,10 @@ fn try_lock(receiver: &Mutex<Receiver>) -> Option<Ordered<MutexGuard<'_, Receive
     })
 }
 
-/// Locks `qp`, and releases the queue pair that was locked before.
-fn lock_only<'c, 'a>(
-    current: &'c mut Option<Incoming<'a>>,
-    qp: &'a Arc<Qp>,
-) -> &'c mut Incoming<'a> {
-    if !current.as_ref().is_some_and(|current| current.is_for(qp)) {
-        *current = None;
-    }
-    current.get_or_insert_with(|| Incoming::of(qp))
-}
-
-/// Returns the addresses and IP header fields of a datagram. The flow label is left 0.
-fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
-    NetworkHeader {
-        source: Gid::from_ip(datagram.src.ip()),
-        destination: Gid::from_ip(datagram.dst.ip()),
-        traffic_class: datagram.tos,
-        flow_label: 0,
-        hop_limit: datagram.ttl,
+/// Releases the queue pair that is locked in `current`, and adds it to `touched`.
+#[cold]
+fn leave(current: &mut Option<Incoming<'_>>, touched: &mut Vec<Qpn>) {
+    if let Some(incoming) = current.take() {
+        incoming.leave(touched);
     }
 }

@@ -1,8 +1,8 @@
 //! Port 4791: the sockets of this host's addresses, routes that start there, and the descriptors
 //! that wake the progress thread.
 
+mod append_list;
 mod batches;
-
 mod open;
 pub mod route;
 mod waker;

@@ -1,14 +1,15 @@
 //! The local addresses that this process has opened.
 
+use super::append_list::AppendList;
 use super::waker::Waker;
 use super::watch::WatchSet;
 use crate::lock_order::{Ordered, Rank};
 use crate::loss::{DescriptorLoss, is_loss};
 use crate::sync::lock;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use urxe_net::{Endpoint, LocalAddress, OpenError, RecvBatch, Shared};
+use urxe_net::{Endpoint, LocalAddress, OpenError, RecvBatch, SendBatch, Shared};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 
@@ -21,6 +22,8 @@ pub(crate) struct Receiver {
     pub(crate) batch: RecvBatch,
     /// The queue pairs that received packets of the present batch.
     pub(crate) touched: Vec<Qpn>,
+    /// The batch for answers, once there was one.
+    pub(crate) answers: Option<Box<SendBatch>>,
 }
 
 /// A local address with its sockets and receive buffers.
@@ -53,15 +56,14 @@ impl LocalPort {
 
 /// The open addresses.
 ///
-/// Opening an address takes up to 20 ms, and every poll reads the list. So `opening` is held while
-/// an address is opened, which delays only other threads that open one. The list is locked for
-/// writing only to add the result.
+/// Opening an address takes up to 20 ms, and every poll reads the list, without a lock. `opening` is
+/// held while an address is opened, which delays only other threads that open one.
 pub(crate) struct Ports {
     shared: Arc<Shared>,
     watch: Arc<WatchSet>,
     waker: Arc<Waker>,
     loss: Arc<DescriptorLoss>,
-    list: RwLock<Vec<Arc<LocalPort>>>,
+    list: AppendList<Arc<LocalPort>>,
     opening: Mutex<()>,
 }
 
@@ -84,30 +86,18 @@ impl Ports {
             watch,
             waker,
             loss,
-            list: RwLock::default(),
+            list: AppendList::new(),
             opening: Mutex::default(),
         }
     }
 
     /// Returns the open addresses.
-    pub(crate) fn list(&self) -> Ordered<RwLockReadGuard<'_, Vec<Arc<LocalPort>>>> {
-        Ordered::take(Rank::Addresses, || {
-            self.list.read().unwrap_or_else(PoisonError::into_inner)
-        })
-    }
-
-    /// [`Ports::list`], or `None` while another thread changes the list.
-    pub(crate) fn try_list(&self) -> Option<RwLockReadGuard<'_, Vec<Arc<LocalPort>>>> {
-        match self.list.try_read() {
-            Ok(list) => Some(list),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    pub(crate) fn list(&self) -> &AppendList<Arc<LocalPort>> {
+        &self.list
     }
 
     fn find(&self, address: LocalAddress) -> Option<Arc<LocalPort>> {
-        let list = self.list();
-        let mut all = list.iter();
+        let mut all = self.list.iter();
         let found = all.find(|port| port.endpoint.address() == address);
         found.map(Arc::clone)
     }
@@ -142,25 +132,22 @@ impl Ports {
             loss: Arc::clone(&self.loss),
         });
         tracing::debug!(%address, "opened port 4791");
-        let mut list = Ordered::take(Rank::Addresses, || {
-            self.list.write().unwrap_or_else(PoisonError::into_inner)
-        });
-        // With the list locked, so that the progress thread finds the address when it wakes.
+        // The set is level-triggered: the progress thread wakes for a packet until it finds the
+        // address in the list.
         self.watch
             .watch(port.endpoint.fd(), port.endpoint.service_fd())
             .map_err(|source| OpenError::System {
                 what: "watching a socket",
                 source,
             })?;
-        list.push(Arc::clone(&port));
+        self.list.push(Arc::clone(&port));
         Ok(port)
     }
 
     /// Returns the sockets of an address if they are open.
     pub(crate) fn find_gid(&self, gid: Gid) -> Option<Arc<LocalPort>> {
         let ip = gid.to_ip();
-        let list = self.list();
-        let found = list.iter().find(|port| port.endpoint.address().ip() == ip);
+        let found = (self.list.iter()).find(|port| port.endpoint.address().ip() == ip);
         found.map(Arc::clone)
     }
 
@@ -212,7 +199,7 @@ impl Ports {
         loop {
             let now = urxe_net::now();
             let held = |port: &Arc<LocalPort>| port.endpoint.delayed_until();
-            let at = self.list().iter().map(held).fold(Time::NEVER, Time::min);
+            let at = self.list.iter().map(held).fold(Time::NEVER, Time::min);
             if at == Time::NEVER || now.since(start) > DELAYED_PACKETS_TIMEOUT {
                 return;
             }
@@ -250,12 +237,12 @@ mod tests {
                 })
             });
             begun.recv().unwrap();
-            let open_now = ports.try_list().map(|list| list.len());
+            let open_now = ports.list().iter().count();
             go_on.send(()).unwrap();
             let opened = opener.join().unwrap().unwrap();
-            assert_eq!(open_now, Some(1));
+            assert_eq!(open_now, 1);
             assert!(Arc::ptr_eq(&opened, &ports.open(second).unwrap()));
         });
-        assert_eq!(ports.list().len(), 2);
+        assert_eq!(ports.list().iter().count(), 2);
     }
 }

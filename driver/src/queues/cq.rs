@@ -143,6 +143,7 @@ impl Cq {
 
     /// Passes the oldest completions, up to `most`, to `each` with their index, and returns their
     /// number.
+    #[inline]
     pub(crate) fn take_many(&self, most: usize, mut each: impl FnMut(usize, Completion)) -> usize {
         self.entries
             .take_many(most, |index, (completion, _)| each(index, completion))

@@ -146,10 +146,12 @@ impl Polling {
         add(&self.polls, 1);
     }
 
-    /// Runs `work` as a poll that found no completion, records its duration, and returns its
-    /// result.
-    /// `work` returns whether there was any; if there was none and its second argument is true, it
-    /// yields the processor.
+    /// Runs `work` as a poll that found no completion, and returns its result. `work` returns
+    /// whether there was any; if there was none and its second argument is true, it yields the
+    /// processor.
+    ///
+    /// Records the duration, except for the first [`SPINS_BEFORE_YIELD`] polls in a row that find no
+    /// work: these are short, and the clock would be a tenth of their cost.
     pub(crate) fn empty_poll(&self, work: impl FnOnce(Time, bool) -> bool) -> bool {
         let EmptyPolls {
             count,
@@ -161,15 +163,18 @@ impl Polling {
         add(count, 1);
         since.store(begun.0, Ordering::Relaxed);
         let idle_before = idle.load(Ordering::Relaxed);
-        let worked = work(begun, idle_before >= SPINS_BEFORE_YIELD);
-        if worked {
-            idle.store(0, Ordering::Relaxed);
-        } else if idle_before < SPINS_BEFORE_YIELD {
-            idle.store(idle_before + 1, Ordering::Relaxed);
-        }
+        let yields = idle_before >= SPINS_BEFORE_YIELD;
+        let worked = work(begun, yields);
         // With several polling threads, one may clear the time of another. The value only has to
         // show whether any of them polls.
         since.store(0, Ordering::Relaxed);
+        if !worked && !yields {
+            idle.store(idle_before + 1, Ordering::Relaxed);
+            return false;
+        }
+        if worked {
+            idle.store(0, Ordering::Relaxed);
+        }
         let nanos = urxe_net::now().since(begun).as_nanos() as u64;
         add(spent, nanos);
         worked

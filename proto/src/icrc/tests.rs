@@ -350,6 +350,23 @@ fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn packets_of_every_short_length_match_the_definition() {
+    let flow = v4([192, 0, 2, 1], [192, 0, 2, 2], 49152);
+    let id = IpId {
+        id: 7,
+        dont_fragment: true,
+    };
+    for words in 3..24 {
+        let packet = random_bytes(4 * words, words as u64);
+        assert_eq!(
+            FlowIcrc::new(&flow).compute(id, &packet),
+            by_definition(&flow, id, &packet),
+            "{words} words"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn tables_match_the_definition(

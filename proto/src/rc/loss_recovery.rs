@@ -75,6 +75,8 @@ pub(super) enum Expired {
 struct RoundTrip {
     smoothed: Option<Duration>,
     variation: Duration,
+    /// The timeout that the round trips require, once one was measured.
+    timeout: Option<Duration>,
     /// The packets whose round trip is being measured, in order, and when they were sent.
     timed: VecDeque<(Psn, Time)>,
     /// A sample from this PSN on updates the estimate: the packet was sent after the last update.
@@ -91,16 +93,18 @@ pub(super) struct RoundTripSample {
 
 impl RoundTrip {
     fn update(&mut self, sample: Duration) {
-        match self.smoothed {
-            None => {
-                self.smoothed = Some(sample);
-                self.variation = sample / 2;
-            }
-            Some(smoothed) => {
-                self.variation = (self.variation * 3 + smoothed.abs_diff(sample)) / 4;
-                self.smoothed = Some((smoothed * 7 + sample) / 8);
-            }
-        }
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let sample = nanos(sample);
+        let (smoothed, variation) = match self.smoothed.map(nanos) {
+            None => (sample, sample / 2),
+            Some(smoothed) => (
+                (smoothed * 7 + sample) / 8,
+                (nanos(self.variation) * 3 + smoothed.abs_diff(sample)) / 4,
+            ),
+        };
+        self.smoothed = Some(Duration::from_nanos(smoothed));
+        self.variation = Duration::from_nanos(variation);
+        self.timeout = Some(Duration::from_nanos(smoothed * 2 + variation * 4));
     }
 }
 
@@ -170,7 +174,8 @@ impl LossRecovery {
 
     /// Whether nothing was sent for longer than the timeout without back-off.
     pub(super) fn was_idle(&self, now: Time) -> bool {
-        self.estimate()
+        self.round_trip
+            .timeout
             .is_some_and(|timeout| now.since(self.sent_at) > timeout)
     }
 
@@ -364,20 +369,10 @@ impl LossRecovery {
         self.timeout_at = self.ack_timeout.map_or(Time::NEVER, |t| now + t);
     }
 
-    /// The timeout that the round trips require, once one was measured.
-    fn estimate(&self) -> Option<Duration> {
-        let RoundTrip {
-            smoothed,
-            variation,
-            ..
-        } = self.round_trip;
-        smoothed.map(|rtt| rtt * 2 + variation * 4)
-    }
-
     /// The delay of the next probe, or of a full retransmission if a probe was sent since the last
     /// progress.
     fn probe_interval(&self) -> Duration {
-        let interval = match self.estimate() {
+        let interval = match self.round_trip.timeout {
             None => INITIAL_TIMEOUT,
             Some(estimate) => {
                 let floor = match self.has_probed {

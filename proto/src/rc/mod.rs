@@ -293,6 +293,7 @@ impl RcQp {
     }
 
     /// The time at which [`RcQp::handle_timeout`] is to be called.
+    #[inline]
     pub fn deadline(&self) -> Time {
         let requester = match self.base.attr.state.initiates() {
             true => self.requester.deadline(),
@@ -346,6 +347,7 @@ impl RcQp {
     /// Whether [`RcQp::poll_transmit`] would send nothing and change nothing, because the send queue
     /// and the queue of responses are empty. A connection that only waits for its window or for a
     /// response is not idle.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.requester.is_idle()
             && !self.responder.has_responses()
@@ -405,6 +407,7 @@ impl RcQp {
     }
 
     /// The upper bound of the bytes in flight: unanswered packets times the path MTU.
+    #[inline]
     pub fn bytes_in_flight(&self) -> u32 {
         match self.base.attr.state.initiates() {
             true => self.requester.in_flight() * self.base.attr.path_mtu.bytes() as u32,

@@ -285,9 +285,8 @@ impl Replies {
                 }
             };
             let msn = reply.msn;
-            let mut header = cx
-                .header(operation, Position::Only, Headers::empty(), reply.psn)
-                .with_aeth(Aeth { syndrome, msn });
+            let mut header = cx.header(operation, Position::Only, Headers::empty(), reply.psn);
+            header.aeth = Some(Aeth { syndrome, msn });
             header.atomic_ack = original;
             let Some(packet) = out.stage(header.len()) else {
                 return Sent::Full;

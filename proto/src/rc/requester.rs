@@ -322,12 +322,11 @@ impl Requester {
 
         let mtu = cx.attr.path_mtu;
         let len = wqe.payload_of(cursor.packet, mtu);
-        let header = cx
-            .data_header(wqe, position, cursor.psn)
-            .with_ack_req(ack_req);
+        let mut header = cx.data_header(wqe, position, cursor.psn);
+        header.bth.ack_req = ack_req;
         let payload = self.queue.payload(cursor.index, wqe);
         let offset = u64::from(cursor.packet) * mtu.bytes() as u64;
-        match put_data(&header, payload, offset, len, memory, out) {
+        match put_data(&mut header, payload, offset, len, memory, out) {
             Put::Done => {}
             Put::Full => return Step::Full,
             Put::Protection => {

@@ -159,7 +159,7 @@ impl Requester {
         let payload = self.queue.payload(self.queue.head(), wqe);
         let offset = u64::from(index) * mtu.bytes() as u64;
         put_data(
-            &header,
+            &mut header,
             payload,
             offset,
             wqe.payload_of(index, mtu),

@@ -269,6 +269,14 @@ impl Header {
         let header = self;
         let opcode = header.bth.opcode;
         let has = opcode.info().headers;
+        // Most packets of connections have none, or an AETH only.
+        if has.is_empty() {
+            return Ok(rest);
+        }
+        if has == Headers::AETH {
+            header.aeth = Some(take(opcode, &mut rest)?);
+            return Ok(rest);
+        }
         if has.contains(Headers::DETH) {
             header.deth = Some(take(opcode, &mut rest)?);
         }
@@ -319,6 +327,14 @@ impl Header {
         let len = self.len();
         let (bth, mut rest) = out[..len].split_at_mut(Bth::LEN);
         self.bth.emit(bth);
+        // See `parse_extended`.
+        if has.is_empty() {
+            return len;
+        }
+        if has == Headers::AETH {
+            put(self.aeth.unwrap_or_default(), rest);
+            return len;
+        }
         if has.contains(Headers::DETH) {
             rest = put(self.deth.unwrap_or_default(), rest);
         }

@@ -126,10 +126,16 @@ impl<E: Copy> Entries<E> {
     }
 
     /// Passes up to `most` of the oldest entries to `each`, with their index. Returns their number.
-    pub(super) fn take_many(&self, most: usize, mut each: impl FnMut(usize, E)) -> usize {
-        if self.is_empty() {
-            return 0;
+    #[inline]
+    pub(super) fn take_many(&self, most: usize, each: impl FnMut(usize, E)) -> usize {
+        match self.is_empty() {
+            true => 0,
+            false => self.take_queued(most, each),
         }
+    }
+
+    #[inline(never)]
+    fn take_queued(&self, most: usize, mut each: impl FnMut(usize, E)) -> usize {
         let mut ring = lock(&self.ring);
         let taken = ring.entries.len().min(most);
         // Usually there are few, for which a `Drain` would cost more than its loop.

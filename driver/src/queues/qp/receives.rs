@@ -7,6 +7,7 @@ use crate::pd::Pd;
 use crate::queues::cq::{Cq, Overrun};
 use crate::queues::srq::{Srq, Xrcd};
 use crate::sync::lock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{MemoryError, Receive};
 use urxe_proto::ids::Srqn;
@@ -18,10 +19,34 @@ use urxe_proto::work::{Completion, Sge};
 pub(crate) enum Source {
     /// The queue pair receives no messages.
     Nowhere,
-    Own(Mutex<RecvQueue>, Arc<Cq>),
+    Own(OwnReceives, Arc<Cq>),
     Shared(Arc<Srq>, Arc<Cq>),
     /// Each message names a shared receive queue of the domain, which has its own completion queue.
     Domain(Arc<Xrcd>),
+}
+
+/// A receive queue of one queue pair.
+#[derive(Debug)]
+pub(crate) struct OwnReceives {
+    queue: Mutex<RecvQueue>,
+    /// A copy of the queue's length, for the credits in acknowledgements.
+    len: AtomicU32,
+}
+
+impl OwnReceives {
+    fn new(queue: RecvQueue) -> Self {
+        OwnReceives {
+            len: AtomicU32::new(queue.len()),
+            queue: Mutex::new(queue),
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut RecvQueue) -> T) -> T {
+        let mut queue = lock(&self.queue);
+        let result = change(&mut queue);
+        self.len.store(queue.len(), Ordering::Relaxed);
+        result
+    }
 }
 
 impl Source {
@@ -31,7 +56,7 @@ impl Source {
             ReceivesFrom::Nowhere | ReceivesFrom::Spread(_) => Self::Nowhere,
             ReceivesFrom::Own(cq) => {
                 let queue = RecvQueue::new(init.cap.max_recv_wr, init.cap.max_recv_sge)?;
-                Self::Own(Mutex::new(queue), Arc::clone(cq))
+                Self::Own(OwnReceives::new(queue), Arc::clone(cq))
             }
             ReceivesFrom::Shared(srq, cq) => Self::Shared(Arc::clone(srq), Arc::clone(cq)),
             ReceivesFrom::Domain(domain) => Self::Domain(Arc::clone(domain)),
@@ -58,7 +83,7 @@ impl Source {
     pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
             Self::Nowhere => Err(PostError::Operation),
-            Self::Own(queue, _) => lock(queue).post(wr_id, sges),
+            Self::Own(own, _) => own.change(|queue| queue.post(wr_id, sges)),
             Self::Shared(..) | Self::Domain(_) => Err(PostError::SharedReceives),
         }
     }
@@ -67,7 +92,7 @@ impl Source {
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         match self {
             Self::Nowhere => false,
-            Self::Own(queue, _) => lock(queue).take(into),
+            Self::Own(own, _) => own.change(|queue| queue.take(into)),
             Self::Shared(srq, _) => srq.take(into),
             Self::Domain(_) => {
                 let srq = into.srq;
@@ -85,7 +110,7 @@ impl Source {
     pub(crate) fn credits(&self) -> Option<u32> {
         match self {
             Self::Nowhere => Some(0),
-            Self::Own(queue, _) => Some(lock(queue).len()),
+            Self::Own(own, _) => Some(own.len.load(Ordering::Relaxed)),
             Self::Shared(..) | Self::Domain(_) => None,
         }
     }

@@ -1,12 +1,13 @@
 //! Reception of packets by a queue pair.
 
+use super::effects::Effects;
 use super::pair::{Inner, Qp};
 use crate::lock_order::Ordered;
 use crate::memory::regions::RegionTable;
 use std::sync::{Arc, MutexGuard};
-use urxe_proto::ids::Gid;
+use urxe_net::{Datagram, SendBatch};
+use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
-use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Packet;
 
 /// The ECN bits of a packet that has met congestion: CE (RFC 3168).
@@ -16,21 +17,17 @@ impl Qp {
     /// Returns whether the queue pair must not receive this multicast datagram: it is its own, and
     /// it was created with `block_own_multicast`. Other hosts have queue pairs of the same number,
     /// so the source address must be this host's.
-    pub(crate) fn blocks(&self, network: &NetworkHeader, packet: &Packet<'_>) -> bool {
-        let is_from_here = |qpn| {
-            qpn == self.qpn
-                && self
-                    .device
-                    .sources()
-                    .any(|address| Gid::from_ip(address.ip()) == network.source)
-        };
+    pub(crate) fn blocks(&self, datagram: &Datagram<'_>, packet: &Packet<'_>) -> bool {
+        let source = datagram.src.ip();
+        let is_from_here =
+            |qpn| qpn == self.qpn && (self.device.sources()).any(|address| address.ip() == source);
         self.block_own_multicast && packet.header.deth.is_some_and(|d| is_from_here(d.src_qp))
     }
 }
 
 /// A locked queue pair that receives packets. The lock is held from the first to the last of
-/// consecutive packets for it: the atomic write of an unlock after each would have the processor
-/// wait until the packet's data is stored.
+/// consecutive packets for it, and while it answers them: the atomic write of an unlock after each
+/// would have the processor wait until the packet's data is stored.
 pub(crate) struct Incoming<'a> {
     qp: &'a Arc<Qp>,
     inner: Ordered<MutexGuard<'a, Inner>>,
@@ -44,42 +41,75 @@ impl<'a> Incoming<'a> {
         }
     }
 
+    pub(crate) fn qp(&self) -> &'a Arc<Qp> {
+        self.qp
+    }
+
     pub(crate) fn is_for(&self, qp: &Arc<Qp>) -> bool {
         Arc::ptr_eq(self.qp, qp)
     }
 
-    /// The number of WRITEs that were executed without a completion for the application.
-    pub(crate) fn writes(&self) -> u64 {
-        self.inner.transport.counters().writes_done
+    /// Returns whether the queue pair is on its caller's list of those that may have to send.
+    pub(crate) fn is_touched(&self) -> bool {
+        self.inner.touched
     }
 
-    /// Handles a packet from this UDP source port. Returns true when the caller must add the queue
-    /// pair to its list of those that may have to send.
+    /// Releases the queue pair before it has answered, and adds it to the list of those that may
+    /// have to send.
+    pub(crate) fn leave(mut self, touched: &mut Vec<Qpn>) {
+        if !std::mem::replace(&mut self.inner.touched, true) {
+            touched.push(self.qp.qpn);
+        }
+    }
+
+    /// Handles a packet. Returns true when it was a WRITE that was executed without a completion
+    /// for the application.
     pub(crate) fn handle(
         &mut self,
         now: Time,
-        network: &NetworkHeader,
-        source_port: u16,
+        datagram: &Datagram<'_>,
         packet: &Packet<'_>,
         regions: &RegionTable,
     ) -> bool {
         let inner = &mut *self.inner;
-        let taken = inner.transport.counters().received_packets;
-        inner.transport.handle_packet(
-            now,
-            network,
-            source_port,
-            packet,
-            &mut self.qp.host(regions),
-        );
-        let taken = inner.transport.counters().received_packets > taken;
-        if taken && network.traffic_class & CE == CE {
+        let counters = inner.transport.counters();
+        let (taken, written) = (counters.received_packets, counters.writes_done);
+        inner
+            .transport
+            .handle_packet(now, datagram, packet, &mut self.qp.host(regions));
+        let counters = inner.transport.counters();
+        let taken = counters.received_packets > taken;
+        let wrote = counters.writes_done != written;
+        if taken && datagram.tos & CE == CE {
             inner.transport.handle_ecn_mark(now, packet);
         }
         if taken && let Some(share) = &mut inner.share {
             share.set_silent(false);
         }
         inner.traffic.received(packet, taken);
-        !std::mem::replace(&mut inner.touched, true)
+        wrote
+    }
+
+    /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
+    /// if a poll of the application received these packets and ACKs may be delayed; then the ACK
+    /// may be delayed, to be sent with the next post. `batch` is used for what is sent.
+    pub(crate) fn answer(
+        mut self,
+        now: Time,
+        empty_polls: Option<u64>,
+        regions: &RegionTable,
+        batch: &mut Option<Box<SendBatch>>,
+    ) -> Effects {
+        let inner = &mut *self.inner;
+        inner.touched = false;
+        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
+        if empty_polls.is_some_and(delays) {
+            self.qp.settle(inner, regions);
+            inner.effects.acks_delayed += 1;
+            inner.effects.delayed_ack = !inner.delayed_ack.list();
+        } else {
+            self.qp.transmit_with(inner, now, regions, batch);
+        }
+        inner.take_effects()
     }
 }

@@ -3,8 +3,9 @@
 use super::init::{QpCap, QpInit};
 use super::resources::QpResources;
 use std::sync::Arc;
+use urxe_net::Datagram;
 use urxe_proto::host::{Host, Transmit};
-use urxe_proto::ids::{Qpn, Source};
+use urxe_proto::ids::{Gid, Qpn, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, Counters, QpAttr, QpState, QpType, TransitionError};
 use urxe_proto::queue::{NoMemory, PostError};
@@ -156,21 +157,18 @@ impl Transport {
     pub(crate) fn handle_packet(
         &mut self,
         now: Time,
-        network: &NetworkHeader,
-        source_port: u16,
+        datagram: &Datagram<'_>,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) {
+        let source = Gid::from_ip(datagram.src.ip());
         match self {
             Self::Rc(qp) => {
-                let source = Source {
-                    gid: network.source,
-                    port: source_port,
-                };
-                qp.handle_packet(now, source, packet, host);
+                let port = datagram.src.port();
+                qp.handle_packet(now, Source { gid: source, port }, packet, host);
             }
-            Self::Uc(qp) => qp.handle_packet(now, network.source, packet, host),
-            Self::Ud(qp) => qp.handle_packet(now, network, packet, host),
+            Self::Uc(qp) => qp.handle_packet(now, source, packet, host),
+            Self::Ud(qp) => qp.handle_packet(now, &network_header(datagram), packet, host),
             // Raw packet queue pairs receive frames from a packet socket, not packets by number.
             Self::Raw(_) => {}
         }
@@ -313,5 +311,16 @@ impl Transport {
 
     pub(crate) fn fail(&mut self, now: Time, host: &mut impl Host) {
         each!(self, qp => qp.fail(now, host));
+    }
+}
+
+/// Returns the addresses and IP header fields of a datagram. The flow label is left 0.
+fn network_header(datagram: &Datagram<'_>) -> NetworkHeader {
+    NetworkHeader {
+        source: Gid::from_ip(datagram.src.ip()),
+        destination: Gid::from_ip(datagram.dst.ip()),
+        traffic_class: datagram.tos,
+        flow_label: 0,
+        hop_limit: datagram.ttl,
     }
 }

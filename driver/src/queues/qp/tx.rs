@@ -48,29 +48,6 @@ impl Unsent {
 }
 
 impl Qp {
-    /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
-    /// if a poll of the application received these packets and ACKs may be delayed; then the ACK
-    /// may be delayed, to be sent with the next post.
-    pub(crate) fn answer(
-        self: &Arc<Self>,
-        now: Time,
-        empty_polls: Option<u64>,
-        regions: &RegionTable,
-    ) -> Effects {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        inner.touched = false;
-        let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
-        if empty_polls.is_some_and(delays) {
-            self.settle(inner, regions);
-            inner.effects.acks_delayed += 1;
-            inner.effects.delayed_ack = !inner.delayed_ack.list();
-        } else {
-            self.transmit(inner, now, regions);
-        }
-        inner.take_effects()
-    }
-
     /// Sends the delayed ACK, unless it has been sent already.
     pub(crate) fn send_delayed_ack(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
@@ -147,11 +124,21 @@ impl Qp {
 
     /// Sends what may be sent at `now`, up to one budget. If more remains, the queue pair is ready for
     /// another one.
-    pub(crate) fn transmit(
+    pub(crate) fn transmit(self: &Arc<Self>, inner: &mut Inner, now: Time, regions: &RegionTable) {
+        let mut batch = None;
+        self.transmit_with(inner, now, regions, &mut batch);
+        if let Some(batch) = batch {
+            self.batches.put(batch);
+        }
+    }
+
+    /// [`Qp::transmit`] with a batch of the caller's. If the caller has none, it is left one.
+    pub(super) fn transmit_with(
         self: &Arc<Self>,
         inner: &mut Inner,
         mut now: Time,
         regions: &RegionTable,
+        batch: &mut Option<Box<SendBatch>>,
     ) {
         if let Some(frames) = &self.frames {
             self.transmit_frames(inner, frames, regions);
@@ -189,7 +176,6 @@ impl Qp {
             effects,
             ..
         } = inner;
-        let mut batch = None;
         let mut budget = TX_BUDGET;
         let mut more = true;
         while more && budget > 0 {
@@ -237,9 +223,6 @@ impl Qp {
             if more {
                 now = urxe_net::now();
             }
-        }
-        if let Some(batch) = batch {
-            self.batches.put(batch);
         }
         // A queue pair that is on the list already keeps its one entry.
         effects.ready |= more && !std::mem::replace(queued, true);
@@ -334,7 +317,7 @@ pub(super) fn send_batch(
     (traffic, effects): (&mut Traffic, &mut Effects),
 ) -> Result<u64, Blocked> {
     let report = batch.flush();
-    traffic.sent(&report, path.peer().ip().is_multicast());
+    traffic.sent(&report, path.is_multicast());
     if let Some(error) = &report.error {
         tracing::debug!(%error, lost = report.lost, "packets could not be sent");
         local.failed(error);
