@@ -50,8 +50,8 @@ pub struct Options {
     /// URXE_PCAP
     #[arg(long, value_name = "FILE")]
     pcap: Option<OsString>,
-    /// Inject faults, such as `drop=1%,delay=2ms,seed=7`; also dup, reorder, corrupt and dir. Sets
-    /// URXE_FAULTS
+    /// Inject faults, such as `drop=1%,delay=2ms,seed=7`; also dup, reorder, corrupt, rate,
+    /// queue and dir. Sets URXE_FAULTS
     #[arg(long, value_name = "LIST", value_parser = parse_faults)]
     faults: Option<String>,
     /// Messages on standard error: error, warn, info, debug, trace or off. Sets URXE_LOG
