@@ -229,7 +229,9 @@ fn demo_verifies_each_operation() {
 
 #[test]
 fn demo_with_the_shortest_messages_over_ipv6() {
-    let devices = stdout(&output(urxe(&["devices"])));
+    let mut devices = urxe(&["devices"]);
+    devices.env("URXE_DEVICES", "*");
+    let devices = stdout(&output(devices));
     let row = devices.lines().find(|line| line.contains(" ::1 "));
     let Some(index) = row.and_then(|row| row.split_whitespace().nth(1)) else {
         left_out("the loopback interface has no ::1: sysctl net.ipv6.conf.lo.disable_ipv6=0");

@@ -1,4 +1,4 @@
-//! fio's engine `rdma` between two hosts, with every verb that it has.
+//! fio's engine `rdma` between two hosts, with its one-sided verbs.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn is_complete(side: &Finished) -> bool {
 }
 
 #[test]
-fn fio_transfers_with_each_verb() {
+fn fio_writes_and_reads() {
     if !require(&[Need::Program("fio", "fio"), IP, Need::NetworkNamespaces]) {
         return;
     }
@@ -38,9 +38,11 @@ fn fio_transfers_with_each_verb() {
         "server",
         "filename=unused\nrw=read\niodepth=16\n",
     );
-    for (verb, depth) in [("write", 4), ("read", 4), ("send", 1), ("send", 4)] {
+    // With verb=send, fio posts receives in batches and sets no RNR retries, so it fails when the
+    // other side sends before the next batch.
+    for verb in ["write", "read"] {
         let options = format!(
-            "hostname={}\nverb={verb}\nrw=write\niodepth={depth}\niodepth_batch_complete=1\n",
+            "hostname={}\nverb={verb}\nrw=write\niodepth=4\niodepth_batch_complete=1\n",
             Cable::A
         );
         let client = job(&directory, "client", &options);
