@@ -126,7 +126,8 @@ impl Options {
             device::select(selection.clone());
         }
         let mut variables = sysfs::show(self.sysfs)?;
-        // The object that is added last comes first: rsockets interposes functions of the C library.
+        // The object that is added last comes first: rsockets interposes functions of the C
+        // library.
         if self.preload {
             preload(&mut variables, launch::first_library(search_path))?;
         }
