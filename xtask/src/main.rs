@@ -14,6 +14,7 @@ mod layers;
 mod namespace;
 mod outcome;
 mod packages;
+mod publish;
 mod pyverbs;
 mod release;
 mod rxe;

@@ -16,6 +16,7 @@ use crate::documents;
 use crate::fuzz;
 use crate::layers;
 use crate::outcome::Outcome;
+use crate::publish;
 use crate::pyverbs;
 use crate::rxe;
 use crate::sanitize;
@@ -36,7 +37,7 @@ pub(crate) enum Step {
     Documents,
     /// The direction of imports within packages; see `layers`.
     Layers,
-    /// Each package as it would be published: `cargo publish --dry-run`.
+    /// Each package as it would be published; see `publish`.
     Package,
     /// `cargo build --release`, which builds the command and the libraries.
     Build,
@@ -82,7 +83,7 @@ impl Step {
             Self::Dependencies => dependencies::NAME,
             Self::Documents => documents::NAME,
             Self::Layers => layers::NAME,
-            Self::Package => "package",
+            Self::Package => publish::NAME,
             Self::Build => "build",
             Self::Test => "test",
             Self::Dist => dist::NAME,
@@ -115,16 +116,10 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Package => &[
-                "publish",
-                "--dry-run",
-                "--workspace",
-                "--locked",
-                "--allow-dirty",
-            ],
             Self::Dependencies
             | Self::Documents
             | Self::Layers
+            | Self::Package
             | Self::Dist
             | Self::Sanitize
             | Self::Fuzz
@@ -150,6 +145,9 @@ impl Step {
         }
         if self == Self::Layers {
             return layers::step(workspace);
+        }
+        if self == Self::Package {
+            return publish::step(workspace, target);
         }
         if self == Self::Dist {
             return dist::step(workspace, target);
