@@ -364,7 +364,9 @@ impl Qp {
     fn publish(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
         self.state.store(state as u32, Ordering::Release);
         if state.flushes_receives() {
-            // Flush receives that were posted before the new state was published.
+            // Flush receives that were posted before the new state was published. A thread that posts
+            // later sees the new state, and flushes its receive itself.
+            self.receives.wait_for_posters();
             inner.transport.receive_posted(&mut self.host(regions));
         }
     }
