@@ -63,8 +63,8 @@ impl Source {
         }
     }
 
-    /// Waits until the threads that are posting a receive to the queue pair's own receive queue have
-    /// posted it.
+    /// Waits until the threads that are posting a receive to the queue pair's own receive queue
+    /// have posted it.
     pub(crate) fn wait_for_posters(&self) {
         if let Self::Own(ring, _) = self {
             ring.wait_for_posters();
