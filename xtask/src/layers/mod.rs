@@ -12,7 +12,7 @@ mod scan;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::outcome::Outcome;
@@ -60,7 +60,7 @@ fn check(workspace: &Path) -> Result<Vec<String>, String> {
     }
     let mut problems = Vec::new();
     for (package, layers) in lists {
-        let source = workspace.join(&package).join("src");
+        let source = source_of(workspace, &package);
         let mut files = BTreeMap::new();
         read(&source, &mut Vec::new(), &mut files)
             .map_err(|error| format!("{}: {error}", source.display()))?;
@@ -70,6 +70,14 @@ fn check(workspace: &Path) -> Result<Vec<String>, String> {
         problems.extend(found.into_iter().map(|text| format!("{package}: {text}")));
     }
     Ok(problems)
+}
+
+/// Returns the directory of a package's sources. The package at the top of the workspace has its
+/// sources in `src/`, and is listed by that name.
+fn source_of(workspace: &Path, package: &str) -> PathBuf {
+    let directory = workspace.join(package);
+    let source = directory.join("src");
+    if source.exists() { source } else { directory }
 }
 
 /// The lists of a document, each with the directory of its package.
