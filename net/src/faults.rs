@@ -100,6 +100,11 @@ impl FaultSpec {
     pub fn receives(&self) -> bool {
         self.direction != FaultDirection::Tx
     }
+
+    /// Whether packets spend time on the emulated path.
+    pub fn delays(&self) -> bool {
+        self.delay > Duration::ZERO || self.rate.is_some()
+    }
 }
 
 /// The text that requests the same faults, including the seed: setting it reproduces a run.
