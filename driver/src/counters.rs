@@ -156,7 +156,7 @@ pub(crate) struct DeviceCounters {
     receives_failed: Failures,
     /// Completions that were lost because their queue was full.
     pub(crate) cq_overruns: Counter,
-    /// Times that the interface went down.
+    /// How often the interface went down.
     pub(crate) link_downed: Counter,
     /// The objects that exist, by their kind.
     resources: [AtomicU64; Resource::Srq as usize + 1],

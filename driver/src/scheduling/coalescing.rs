@@ -6,8 +6,8 @@
 //! in a row, each with a call of its own, gets the same batches as one that posts a list. To add no
 //! noticeable delay, a send is deferred only if
 //!
-//! - it is not among the first `SENDS_AT_ONCE` after a poll: an application that posts one send and polls
-//!   for its completion is not delayed;
+//! - it is not among the first `SENDS_AT_ONCE` after a poll: an application that posts one send and
+//!   polls for its completion is not delayed;
 //! - it follows the last post within `CLOSE_POST`: an application that polls memory for its peer's
 //!   answer needs longer;
 //! - no back-off after a flush timeout is in force.
@@ -60,7 +60,7 @@ impl Coalescing {
         waits
     }
 
-    /// Notes that the engine has taken the queue pair off its list. Returns whether sends are
+    /// Records that the engine has taken the queue pair off its list. Returns whether sends are
     /// deferred.
     pub(crate) fn unlist(&mut self) -> bool {
         self.listed = false;
@@ -92,7 +92,7 @@ impl Coalescing {
         true
     }
 
-    /// Notes that a post has returned whose sends were transmitted at once.
+    /// Records that a post has returned whose sends were transmitted at once.
     pub(crate) fn posted(&mut self, now: Time) {
         self.posted_at = now;
     }
@@ -102,7 +102,7 @@ impl Coalescing {
         self.sends == 0
     }
 
-    /// Notes that the deferred sends are being transmitted. Returns how many there are.
+    /// Records that the deferred sends are being transmitted. Returns how many there are.
     pub(crate) fn release(&mut self) -> u32 {
         self.bytes = 0;
         std::mem::take(&mut self.sends)

@@ -63,7 +63,7 @@ impl<T, A: FlushTimer> Deferred<T, A> {
         &self.timer
     }
 
-    /// Notes that sends are deferred from `now` on: those of `new`, or of an entry of the list.
+    /// Records that sends are deferred from `now` on: those of `new`, or of an entry of the list.
     pub(crate) fn add(&self, new: Option<T>, now: Time) {
         let mut lists = lock(&self.lists);
         if let Some(new) = new {

@@ -45,19 +45,19 @@ impl DelayedAck {
         }
     }
 
-    /// Notes that the queue pair is registered with the engine. Returns whether it was already.
+    /// Records that the queue pair is registered with the engine. Returns whether it was already.
     pub(crate) fn list(&mut self) -> bool {
         std::mem::replace(&mut self.listed, true)
     }
 
-    /// Notes that the engine has taken the queue pair off its list. Returns whether an ACK is
+    /// Records that the engine has taken the queue pair off its list. Returns whether an ACK is
     /// delayed.
     pub(crate) fn unlist(&mut self) -> bool {
         self.listed = false;
         self.is_delayed
     }
 
-    /// Notes that the ACK is being sent. Returns whether one was delayed.
+    /// Records that the ACK is being sent. Returns whether one was delayed.
     pub(crate) fn release(&mut self) -> bool {
         std::mem::take(&mut self.is_delayed)
     }

@@ -33,7 +33,7 @@ pub(crate) struct DestinationLimiter<T> {
 struct Totals {
     /// The number of connections that wait.
     waiting: AtomicUsize,
-    /// Times that a connection waited.
+    /// How often a connection has waited.
     waits: Counter,
 }
 

@@ -53,7 +53,7 @@ struct Ring<E> {
 }
 
 impl<E> Ring<E> {
-    /// Notes that entries were taken: an empty queue has nothing to announce.
+    /// Records that entries were taken: an empty queue has no completion to announce.
     fn note_taken(&mut self) {
         if self.entries.is_empty() {
             self.unannounced = Armed::No;
@@ -151,9 +151,9 @@ impl<E: Copy> Entries<E> {
 
     /// Requests one notification.
     ///
-    /// A completion in the queue that no notification announced satisfies the request at once, as it
-    /// does for a NIC: the request carries the consumer index there. A program may therefore sleep
-    /// after it polled and then armed, in this order.
+    /// A completion in the queue that no notification announced satisfies the request at once, as
+    /// it does for a NIC: the request carries the consumer index there. A program may therefore
+    /// sleep after it polled and then armed, in this order.
     pub(super) fn arm(&self, solicited_only: bool) -> Request {
         let mut ring = lock(&self.ring);
         let before = ring.armed;
