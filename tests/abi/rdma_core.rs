@@ -1,4 +1,4 @@
-//! The pure functions against rdma-core's own library, for every input that it knows.
+//! The pure functions return the same as rdma-core's, for every input that rdma-core supports.
 
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use libc::{c_int, c_void};
 use super::library::{self, Library};
 use super::require::have_file;
 
-/// Where Debian has its libraries.
+/// Returns the path of a library of Debian.
 fn system_library(name: &str) -> PathBuf {
     PathBuf::from(format!(
         "/usr/lib/{}-linux-gnu/{name}",
@@ -16,7 +16,7 @@ fn system_library(name: &str) -> PathBuf {
     ))
 }
 
-/// Our library and rdma-core's, or nothing where the latter is missing.
+/// Returns urxe's library and rdma-core's; `None` if the latter is missing.
 fn both(name: &str, package: &str) -> Option<(Library, Library)> {
     let rdma_core = system_library(name);
     have_file(&rdma_core, package)
@@ -53,7 +53,7 @@ fn names_are_those_of_rdma_core() {
         let mut known = 0;
         for code in -3..100 {
             let name = text(their(code));
-            // What it does not know may have been added since.
+            // A code that this version of rdma-core does not support may be of a later one.
             if name != "unknown" {
                 assert_eq!(text(our(code)), name, "{function}({code})");
                 known += 1;
