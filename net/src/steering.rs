@@ -116,7 +116,7 @@ struct State {
     /// Whether the attached program may be another process's. Then the next sweep attaches this
     /// process's program even if the order is unchanged.
     is_stale: bool,
-    /// A sweep is due, but not before `not_before`.
+    /// Whether a sweep is due, at `not_before` or later.
     pending: bool,
     not_before: Time,
     pause: Duration,

@@ -29,7 +29,7 @@ pub enum EventKind {
     Established = 9,
     /// The connection has ended.
     Disconnected = 10,
-    /// The device is gone.
+    /// The device was removed.
     DeviceRemoval = 11,
     /// The group is joined; the details contain its address vector.
     MulticastJoin = 12,

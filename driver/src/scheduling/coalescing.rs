@@ -36,7 +36,7 @@ pub(crate) struct Coalescing {
     back_off: Duration,
     /// The end of the back-off.
     back_off_until: Time,
-    /// The engine lists the queue pair among those with deferred sends.
+    /// Whether the queue pair is on the engine's list of those with deferred sends.
     listed: bool,
 }
 

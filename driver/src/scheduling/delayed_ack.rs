@@ -17,7 +17,7 @@ pub(crate) struct DelayedAck {
     /// The arrival of the last unanswered message, and the number of empty polls at that time.
     open: Option<(Time, u64)>,
     is_delayed: bool,
-    /// The engine lists the queue pair among those with a delayed ACK.
+    /// Whether the queue pair is on the engine's list of those with a delayed ACK.
     listed: bool,
 }
 

@@ -54,7 +54,7 @@ struct Cq {
 struct Driver {
     completed: VecDeque<u64>,
     is_armed: bool,
-    /// The channel has an event that the reactor has not reported.
+    /// Whether the channel has an event that the reactor has not reported.
     edge: bool,
     reactor: Option<Waker>,
 }

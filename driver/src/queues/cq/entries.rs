@@ -44,9 +44,9 @@ struct Ring<E> {
     entries: VecDeque<E>,
     capacity: usize,
     armed: Armed,
-    /// The request that would have been satisfied by the entries that were added since the last
-    /// notification, none of which was requested: `Any` for unsolicited ones only, `Solicited` if
-    /// one of them was solicited. `No` if the queue was empty since.
+    /// Whether entries were added since the last notification without causing one, and which
+    /// request they satisfy: `Any` if all of them are unsolicited, `Solicited` if one is solicited.
+    /// `No` if there are none, or the queue was empty since.
     unannounced: Armed,
     moderator: Moderator,
     overrun: bool,
