@@ -24,7 +24,7 @@ use urxe_proto::time::Time;
 pub(crate) struct Coalescing {
     /// The process's number of polls at the last post.
     polls: u64,
-    /// Posts since the last poll.
+    /// The number of posts since the last poll.
     posts: u32,
     /// The time at which the last post returned.
     posted_at: Time,
@@ -114,7 +114,7 @@ impl Coalescing {
     }
 
     /// Starts a back-off: the flush timeout has expired, so the application may be polling memory.
-    /// Each one in a row is twice as long, up to `MAX_BACK_OFF`.
+    /// Each consecutive one is twice as long, up to `MAX_BACK_OFF`.
     pub(crate) fn flush_timed_out(&mut self, now: Time) {
         self.back_off = (self.back_off * 2).clamp(MIN_BACK_OFF, MAX_BACK_OFF);
         self.back_off_until = now + self.back_off;

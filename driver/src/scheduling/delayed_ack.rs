@@ -9,10 +9,10 @@
 use super::limits::{PROMPT_ANSWER, PROMPT_ANSWERS};
 use urxe_proto::time::Time;
 
-/// Whether the application answers promptly, and whether an ACK is delayed now.
+/// The delayed ACK of one queue pair, and the state by which the policy decides.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedAck {
-    /// Consecutive messages that the application has answered promptly.
+    /// The number of consecutive messages that the application has answered promptly.
     answered: u32,
     /// The arrival of the last unanswered message, and the number of empty polls at that time.
     open: Option<(Time, u64)>,
