@@ -84,9 +84,9 @@ impl Traffic {
 /// The counters of queue pairs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct QpTotals {
-    /// Those of the protocol state machine.
+    /// The counters of the protocol state machines.
     pub(crate) transport: Counters,
-    /// Those of packets to and from the network.
+    /// The counters of packets to and from the network.
     pub(crate) traffic: Traffic,
 }
 

@@ -33,7 +33,7 @@ pub struct Structure {
 /// The end at which later versions extend a structure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// It does not grow.
+    /// Later versions do not extend it.
     Fixed,
     /// At its end.
     AtEnd,

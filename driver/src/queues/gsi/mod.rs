@@ -2,8 +2,8 @@
 //!
 //! Several processes share queue pair 1, as they share port 4791: `docs/CM.md` describes how each
 //! MAD reaches its process. `inbox` holds received MADs, `directory` finds the processes with
-//! listeners, `sender` sends MADs, `pending` keeps
-//! REQs without a listener, `liveness` detects lost peers.
+//! listeners, `sender` sends MADs, `pending` keeps REQs without a listener, `liveness` detects lost
+//! peers.
 //!
 //! Events are delivered without any lock, by one thread at a time, so that each handler gets them
 //! in order.
