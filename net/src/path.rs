@@ -185,8 +185,8 @@ impl PathInner {
 }
 
 impl Sender {
-    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The header
-    /// points to the path, the iovec and the control messages.
+    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The
+    /// header points to the path, the iovec and the control messages.
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,

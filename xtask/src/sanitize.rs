@@ -1,5 +1,5 @@
-//! The driver's tests with AddressSanitizer. Memory errors are possible in the driver's unsafe
-//! code, and in tests that register memory for peers.
+//! The tests of `urxe-net` and `urxe-driver` with AddressSanitizer. Memory errors are possible in
+//! their unsafe code, and in tests that register memory for peers.
 
 use std::env;
 use std::path::Path;

@@ -300,7 +300,8 @@ mod tests {
         assert_eq!(out, [vec![1]]);
     }
 
-    /// Sends packets of 1000 bytes, all at time 0. Returns when each leaves; the others are dropped.
+    /// Sends packets of 1000 bytes, all at time 0. Returns when each leaves; the others are
+    /// dropped.
     fn departures(text: &str, packets: usize) -> (Vec<u64>, u64) {
         let counters = Arc::new(NetCounters::default());
         let mut injector = Injector::new(text.parse().unwrap(), counters.clone());

@@ -35,8 +35,8 @@ struct QpInitAttr {
     qp_type: ibv_qp_type,
     signal_all: bool,
     send_ops: Option<u64>,
-    /// Datagrams of this queue pair to multicast groups that it is attached to are not looped back
-    /// to it.
+    /// Whether datagrams of this queue pair to multicast groups that it is attached to are not
+    /// looped back to it.
     block_own_multicast: bool,
     xrcd: *mut ibv_xrcd,
 }
