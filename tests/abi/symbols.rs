@@ -236,7 +236,8 @@ fn support_page(symbols: &[Symbol]) -> String {
          \n\
          Every symbol of `liburxe.so`, which serves as `libibverbs.so.1` and as `librdmacm.so.1`, by\n\
          version node. Inline functions of the headers, such as `ibv_post_send`, are not symbols: they\n\
-         call through the objects. What is not there yet returns its error and does nothing else.\n\
+         call through the objects. A symbol that is not implemented returns its error and does\n\
+         nothing else.\n\
          \n\
          This page is written from `symbols.txt` and `inline.md` in `verbs/liburxe` by\n\
          `UPDATE=1 cargo test -p urxe-tests --test abi support_page`; a test keeps it true.\n",
@@ -248,7 +249,7 @@ fn support_page(symbols: &[Symbol]) -> String {
         .iter()
         .filter(|symbol| symbol.state == State::Done)
         .count();
-    writeln!(page, "\n{done} of {} symbols are there.", symbols.len()).expect("a string");
+    writeln!(page, "\n{done} of {} symbols are implemented.", symbols.len()).expect("a string");
 
     let mut nodes: Vec<String> = Vec::new();
     for symbol in &symbols {

@@ -24,7 +24,7 @@ const LEFT_OUT: [&str; 2] = [
 
 /// Builds the tests with the sanitizer in a directory of their own, and runs them.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
-    println!("\nxtask: {NAME}: the driver's tests with AddressSanitizer");
+    println!("\nxtask: {NAME}: the tests of urxe-net and urxe-driver with AddressSanitizer");
     let started = Instant::now();
     let mut log = TestLog::default();
     let problem = match toolchain::triple() {
