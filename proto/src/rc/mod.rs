@@ -167,13 +167,15 @@ impl RcQp {
         host: &mut H,
     ) -> Result<(), PostError> {
         self.base.check_post(wr)?;
-        let mut wr = *wr;
-        if self.base.service() != QpType::XrcIni {
-            wr.dest = None;
-        } else if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() {
-            return Err(PostError::Destination);
+        if self.base.service() == QpType::XrcIni {
+            if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() {
+                return Err(PostError::Destination);
+            }
+        } else if wr.dest.is_some() {
+            let wr = SendWr { dest: None, ..*wr };
+            return self.base.post_send(&wr, now, host, &mut self.requester);
         }
-        self.base.post_send(&wr, now, host, &mut self.requester)
+        self.base.post_send(wr, now, host, &mut self.requester)
     }
 
     /// Reports that a receive was posted to the queue pair's own queue.

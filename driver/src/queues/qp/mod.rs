@@ -16,6 +16,7 @@ mod owners;
 pub(crate) mod pacer;
 mod pair;
 mod queued_handles;
+mod receive_ring;
 pub(crate) mod receives;
 mod resources;
 mod rx;
