@@ -4,6 +4,7 @@
 
 mod demo;
 mod devices;
+mod dissect;
 mod doctor;
 mod embedded;
 mod environment;
@@ -54,6 +55,7 @@ enum Command {
     Env(environment::Arguments),
     Stat(stat::Arguments),
     Doctor(doctor::Arguments),
+    Dissect(dissect::Arguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
     Completions(pages::CompletionArguments),
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Command::Env(arguments) => environment::environment(&arguments),
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Dissect(arguments) => dissect::dissect(&arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
         Command::Completions(arguments) => pages::completions(&arguments, Arguments::command()),

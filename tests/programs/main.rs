@@ -10,6 +10,7 @@ mod capture;
 mod cluster;
 mod connection_manager;
 mod devices;
+mod dissect;
 mod doctor;
 mod examples;
 mod extended_connections;
