@@ -16,7 +16,7 @@ use crate::connection_manager::{RPING, Server, TCP};
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn run_dissect(arguments: &[&str], file: &Path) -> Finished {
-    let mut command = Place::alone().urxe();
+    let mut command = Place::here().urxe();
     command.arg("dissect").args(arguments).arg(file);
     run("urxe dissect", command, LIMIT)
 }
@@ -59,9 +59,8 @@ fn own_capture_is_faultless_and_as_wireshark_reads_it() {
     }
     let directory = Directory::new();
     let file = directory.path().join("client.pcapng");
-    let mut pingpong = Pingpong::over_loopback(&Place::alone())
-        .size(10_000)
-        .iterations(20);
+    let place = Place::alone();
+    let mut pingpong = Pingpong::over_loopback(&place).size(10_000).iterations(20);
     pingpong.client = pingpong
         .client
         .env("URXE_PCAP", &file.display().to_string());
@@ -83,7 +82,8 @@ fn own_capture_is_faultless_and_as_wireshark_reads_it() {
 #[test]
 fn faults_of_the_network_are_named() {
     let directory = Directory::new();
-    let mut command = Place::alone().urxe();
+    let place = Place::alone();
+    let mut command = place.urxe();
     command
         .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
         .args(["--size", "100000", "--iterations", "20"])
@@ -109,7 +109,8 @@ fn faults_of_the_network_are_named() {
 #[test]
 fn damaged_packet_fails_the_check() {
     let directory = Directory::new();
-    let mut command = Place::alone().urxe();
+    let place = Place::alone();
+    let mut command = place.urxe();
     command
         .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
         .args(["--size", "100000", "--iterations", "20"])
