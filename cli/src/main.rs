@@ -14,6 +14,7 @@ mod installed;
 mod launch;
 mod library;
 mod pages;
+mod perf;
 mod private;
 mod rdma;
 mod run;
@@ -56,6 +57,8 @@ enum Command {
     Stat(stat::Arguments),
     Doctor(doctor::Arguments),
     Dissect(dissect::Arguments),
+    Ping(perf::PingArguments),
+    Perf(perf::PerfArguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
     Completions(pages::CompletionArguments),
@@ -90,6 +93,8 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => stat::stat(arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Dissect(arguments) => dissect::dissect(&arguments),
+        Command::Ping(arguments) => perf::ping(&arguments),
+        Command::Perf(arguments) => perf::perf(&arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
         Command::Completions(arguments) => pages::completions(&arguments, Arguments::command()),

@@ -23,6 +23,7 @@ mod hostile;
 mod idle_peers;
 mod installed;
 mod libfabric;
+mod perf;
 mod perftest;
 mod pingpong;
 mod places;
