@@ -20,6 +20,7 @@ mod rdma;
 mod run;
 mod stat;
 mod sysfs;
+mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ enum Command {
     Shell(run::ShellArguments),
     Env(environment::Arguments),
     Stat(stat::Arguments),
+    Top(top::Arguments),
     Doctor(doctor::Arguments),
     Dissect(dissect::Arguments),
     Ping(perf::PingArguments),
@@ -90,7 +92,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Shell(arguments) => run::shell(arguments),
         Command::Env(arguments) => environment::environment(&arguments),
-        Command::Stat(arguments) => stat::stat(arguments),
+        Command::Stat(arguments) => stat::stat(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Dissect(arguments) => dissect::dissect(&arguments),
         Command::Ping(arguments) => perf::ping(&arguments),

@@ -36,6 +36,7 @@ mod shared_receives;
 mod stand_ins;
 mod stat;
 mod sysfs;
+mod top;
 mod ucx;
 mod unreliable;
 mod urxe_run;

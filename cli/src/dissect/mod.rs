@@ -9,6 +9,7 @@ mod follow;
 mod packet;
 mod report;
 mod requests;
+mod responses;
 mod sequence;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ const FAULT: u8 = 1;
 /// The exit status when the file cannot be read; that of a wrong argument.
 const UNREADABLE: u8 = 2;
 
-/// Verify and explain the RoCEv2 packets of a capture: ICRCs, retransmissions, NAKs, broken rules
+/// Verify and explain a capture: ICRCs, retransmissions, NAKs, broken rules
 #[derive(clap::Args)]
 #[command(
     after_help = "Reads pcap and pcapng files of urxe, tcpdump and Wireshark, with Ethernet, Linux \

@@ -1,13 +1,13 @@
-//! Follows the requests of one end of a connection, and the peer's responses to them.
+//! Follows the requests of one end of a connection. `responses` takes the peer's responses to them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use urxe_proto::psn::Psn;
-use urxe_proto::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome, Transport};
+use urxe_proto::wire::{Operation, RnrTimer, Transport};
 
 use super::finding::{Finding, Kind};
-use super::packet::{Packet, nak_name};
+use super::packet::Packet;
 use super::sequence::Sequence;
 
 /// An identical packet within this time is a copy, if nothing asked for a retransmission.
@@ -39,67 +39,67 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Requests {
     pub counts: Counts,
-    mtu: Option<usize>,
+    pub(super) mtu: Option<usize>,
     /// The first PSN of the capture and the PSN after the last.
-    range: Option<(Psn, Psn)>,
+    pub(super) range: Option<(Psn, Psn)>,
     /// The PSN before which the peer has acknowledged all.
-    una: Psn,
-    sent: HashMap<u32, Sent>,
-    reads: BTreeMap<u32, Read>,
+    pub(super) una: Psn,
+    pub(super) sent: HashMap<u32, Sent>,
+    pub(super) reads: BTreeMap<u32, Read>,
     /// READ responses after a missing one.
-    received: BTreeSet<u32>,
+    pub(super) received: BTreeSet<u32>,
     /// The PSNs of gaps.
-    missing: BTreeSet<u32>,
-    sequence: Sequence,
+    pub(super) missing: BTreeSet<u32>,
+    pub(super) sequence: Sequence,
     /// The messages that ended since the last gap.
-    ended: Ended,
+    pub(super) ended: Ended,
     /// The last MSN with the number of messages that it stands for.
-    msn: Option<(u32, Ended)>,
-    nak: Option<Nak>,
+    pub(super) msn: Option<(u32, Ended)>,
+    pub(super) nak: Option<Nak>,
     /// An acknowledgement of a PSN that was not sent yet.
-    ahead: Option<(u64, Duration, Psn)>,
-    findings: Vec<Finding>,
+    pub(super) ahead: Option<(u64, Duration, Psn)>,
+    pub(super) findings: Vec<Finding>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sent {
-    operation: Operation,
-    time: Duration,
-    checksum: u32,
+pub(super) struct Sent {
+    pub(super) operation: Operation,
+    pub(super) time: Duration,
+    pub(super) checksum: u32,
     /// The number of messages that ended up to this packet; `None` for one that fills a gap.
-    ended: Option<Ended>,
+    pub(super) ended: Option<Ended>,
 }
 
 /// A number of messages. Numbers can be compared within a span without gaps.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
-    span: u32,
-    messages: u32,
+pub(super) struct Ended {
+    pub(super) span: u32,
+    pub(super) messages: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Read {
-    start: Psn,
+pub(super) struct Read {
+    pub(super) start: Psn,
     /// The number of responses.
-    count: u32,
-    length: usize,
+    pub(super) count: u32,
+    pub(super) length: usize,
     /// The PSN of the next response.
-    next: Psn,
+    pub(super) next: Psn,
 }
 
 impl Read {
     /// The PSN after the last response.
-    fn end(&self) -> Psn {
+    pub(super) fn end(&self) -> Psn {
         self.start + self.count
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Nak {
-    frame: u64,
-    time: Duration,
-    psn: Psn,
-    wait: Option<RnrTimer>,
+pub(super) struct Nak {
+    pub(super) frame: u64,
+    pub(super) time: Duration,
+    pub(super) psn: Psn,
+    pub(super) wait: Option<RnrTimer>,
 }
 
 impl Requests {
@@ -360,132 +360,8 @@ impl Requests {
         self.add_run(Finding::new(Kind::Retransmission, packet.frame, packet.time, why).at(psn));
     }
 
-    /// Takes a response in the order of the capture.
-    pub fn response(&mut self, packet: &Packet) {
-        let Some((first, next)) = self.range else {
-            return;
-        };
-        let psn = packet.header.bth.psn;
-        if psn.before(first) {
-            return;
-        }
-        if !psn.before(next) {
-            self.ahead = Some((packet.frame, packet.time, psn));
-            return;
-        }
-        match (packet.operation(), packet.header.aeth) {
-            (Operation::Ack, Some(aeth)) => self.acknowledgement(packet, aeth),
-            (Operation::ReadResponse, _) => self.read_response(packet),
-            (Operation::AtomicAck, _) => self.atomic_response(packet),
-            _ => (),
-        }
-    }
-
-    fn acknowledgement(&mut self, packet: &Packet, aeth: Aeth) {
-        let psn = packet.header.bth.psn;
-        match aeth.syndrome {
-            Syndrome::Ack(_) => {
-                self.counts.acks += 1;
-                self.check_skipped(packet);
-                self.check_msn(packet, aeth.msn);
-                self.acknowledge(psn.next());
-            }
-            Syndrome::RnrNak(timer) => {
-                self.counts.rnr_naks += 1;
-                self.take_nak(packet, Some(timer));
-                let text = format!("no receive is posted: wait {:?}", timer.duration());
-                self.add(Finding::new(Kind::RnrNak, packet.frame, packet.time, text).at(psn));
-            }
-            Syndrome::Nak(code) => {
-                self.counts.naks += 1;
-                self.take_nak(packet, None);
-                let text = match code {
-                    NakCode::PsnSequence => format!("{}: expects this PSN", nak_name(code)),
-                    code => format!("{}: ends the connection", nak_name(code)),
-                };
-                self.add(Finding::new(Kind::Nak, packet.frame, packet.time, text).at(psn));
-            }
-            Syndrome::Reserved(byte) => self.add(
-                Finding::new(
-                    Kind::Rule,
-                    packet.frame,
-                    packet.time,
-                    format!("reserved syndrome {byte:#04x}"),
-                )
-                .at(psn)
-                .section("9.7.5.2"),
-            ),
-        }
-    }
-
-    /// A NAK acknowledges all before its PSN.
-    fn take_nak(&mut self, packet: &Packet, wait: Option<RnrTimer>) {
-        let psn = packet.header.bth.psn;
-        self.acknowledge(psn);
-        self.nak = Some(Nak {
-            frame: packet.frame,
-            time: packet.time,
-            psn,
-            wait,
-        });
-    }
-
-    fn acknowledge(&mut self, next: Psn) {
-        if next.after(self.una) {
-            self.una = next;
-        }
-        while self.received.remove(&self.una.get()) {
-            self.una = self.una.next();
-        }
-    }
-
-    /// An acknowledgement of a later request does not replace the response to a READ.
-    fn check_skipped(&mut self, packet: &Packet) {
-        let psn = packet.header.bth.psn;
-        let passed = |read: &&Read| !read.end().after(psn) && read.next.before(read.end());
-        if let Some(&read) = self.reads.values().find(passed) {
-            let left = read.end().diff(read.next) as u32;
-            self.add(
-                Finding::new(
-                    Kind::MissingResponse,
-                    packet.frame,
-                    packet.time,
-                    format!("the ACK of PSN {psn} passes READ responses"),
-                )
-                .at(read.next)
-                .count(left),
-            );
-        }
-        // Reported once; a repeated READ adds what is missing again.
-        self.reads.retain(|_, read| read.end().after(psn));
-    }
-
-    /// The MSN is the number of completed messages (9.7.7.1).
-    fn check_msn(&mut self, packet: &Packet, msn: u32) {
-        let psn = packet.header.bth.psn;
-        let Some(Some(ended)) = self.sent.get(&psn.get()).map(|sent| sent.ended) else {
-            return;
-        };
-        if !psn.next().after(self.una) {
-            return;
-        }
-        if let Some((last, before)) = self.msn
-            && before.span == ended.span
-        {
-            let expected = Psn::new(last) + (ended.messages - before.messages);
-            if expected.get() != msn {
-                let text = format!("the MSN is {msn}, expected {expected}");
-                self.add(
-                    Finding::new(Kind::Rule, packet.frame, packet.time, text)
-                        .at(psn)
-                        .section("9.7.7.1"),
-                );
-            }
-        }
-        self.msn = Some((msn, ended));
-    }
-
-    fn read_at(&mut self, psn: Psn) -> Option<&mut Read> {
+    /// Returns the READ whose responses include this PSN.
+    pub(super) fn read_at(&mut self, psn: Psn) -> Option<&mut Read> {
         // A READ that begins before the PSN wraps around is last in the map.
         let before = self.reads.range(..=psn.get()).next_back();
         let (&key, _) = before.or_else(|| self.reads.last_key_value())?;
@@ -495,83 +371,12 @@ impl Requests {
             .then_some(read)
     }
 
-    fn read_response(&mut self, packet: &Packet) {
-        self.counts.responses += 1;
-        self.counts.bytes += packet.len as u64;
-        let psn = packet.header.bth.psn;
-        let mtu = self.mtu;
-        let sent = self.sent.get(&psn.get()).copied();
-        let Some(read) = self.read_at(psn) else {
-            let other = sent.is_some_and(|sent| {
-                !matches!(
-                    sent.operation,
-                    Operation::ReadRequest | Operation::Flush | Operation::AtomicWrite
-                )
-            });
-            if other {
-                self.unsolicited(packet, "READ response to a request of another kind");
-            }
-            self.acknowledge(psn.next());
-            return;
-        };
-        let index = psn.diff(read.start) as u32;
-        let expected = match (index + 1 == read.count, mtu) {
-            (false, mtu) => mtu,
-            (true, None) => Some(read.length),
-            (true, Some(mtu)) => Some(read.length - (read.count as usize - 1) * mtu),
-        };
-        let distance = psn.diff(read.next);
-        let from = read.next;
-        if distance >= 0 {
-            read.next = psn.next();
-        }
-        let finding = |kind, text: String| Finding::new(kind, packet.frame, packet.time, text);
-        if let Some(expected) = expected.filter(|&expected| expected != packet.len) {
-            let text = format!("READ response of {} bytes, expected {expected}", packet.len);
-            self.add(finding(Kind::Rule, text).at(psn).section("9.7.5"));
-        }
-        if distance > 0 {
-            let text = "READ responses before this one: lost, reordered, or not captured";
-            let gap = finding(Kind::MissingResponse, text.to_owned());
-            self.add(gap.at(from).count(distance as u32));
-            self.received.insert(psn.get());
-        } else if distance < 0 {
-            let text = "READ response that is late, or repeated".to_owned();
-            self.add_run(finding(Kind::RepeatedResponse, text).at(psn));
-            self.received.insert(psn.get());
-            self.acknowledge(self.una);
-        } else if self.received.is_empty() || psn == self.una {
-            self.acknowledge(psn.next());
-        } else {
-            self.received.insert(psn.get());
-        }
-    }
-
-    fn atomic_response(&mut self, packet: &Packet) {
-        self.counts.responses += 1;
-        let psn = packet.header.bth.psn;
-        if let Some(sent) = self.sent.get(&psn.get())
-            && !matches!(sent.operation, Operation::CompareSwap | Operation::FetchAdd)
-        {
-            self.unsolicited(packet, "atomic response to a request of another kind");
-        }
-        self.acknowledge(psn.next());
-    }
-
-    fn unsolicited(&mut self, packet: &Packet, text: &str) {
-        self.add(
-            Finding::new(Kind::Rule, packet.frame, packet.time, text)
-                .at(packet.header.bth.psn)
-                .section("9.7.5.1"),
-        );
-    }
-
-    fn add(&mut self, finding: Finding) {
+    pub(super) fn add(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
     /// Adds a finding, or extends the last one: a retransmission is often one of many packets.
-    fn add_run(&mut self, finding: Finding) {
+    pub(super) fn add_run(&mut self, finding: Finding) {
         if let (Some(last), Some(psn)) = (self.findings.last_mut(), finding.psn)
             && last.kind == finding.kind
             && last.psn.is_some_and(|first| first + last.count == psn)
