@@ -147,6 +147,11 @@ impl Requester {
         window
     }
 
+    /// The congestion window in packets.
+    pub(super) fn congestion_window(&self) -> u32 {
+        self.window.packets()
+    }
+
     /// The loss recovery, whose estimates the responder uses too.
     pub(super) fn recovery(&self) -> &LossRecovery {
         &self.recovery
