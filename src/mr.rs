@@ -147,6 +147,27 @@ impl MemoryRegion {
         Ok(copy)
     }
 
+    /// Deregisters the region and returns its bytes: the vector that was
+    /// [registered](ProtectionDomain::register_vec), without a copy, or a copy of other memory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+    /// let region = pd.register_vec(b"hello".to_vec(), urxe::RemoteAccess::READ)?;
+    /// assert_eq!(region.into_vec().unwrap(), b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the region if slices of it exist, or work requests on it are outstanding.
+    pub fn into_vec(self) -> Result<Vec<u8>, MemoryRegion> {
+        match Arc::try_unwrap(self.0) {
+            Ok(owned) => Ok(owned.into_vec()),
+            Err(shared) => Err(MemoryRegion(shared)),
+        }
+    }
+
     /// Changes the remote access rights, effective at once; the key stays the same.
     /// (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_ACCESS`.)
     ///

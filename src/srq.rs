@@ -9,8 +9,9 @@
 use crate::cq::{CompletionQueue, CqError, Reservation};
 use crate::outstanding::{SharedReceives, WorkId};
 use crate::pd::ProtectionDomain;
+use crate::slices::Extent;
 use crate::wait::lock;
-use crate::work::{PostError, ReceiveRequest, elements};
+use crate::work::{PostError, ReceiveRequest};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_driver as driver;
 use urxe_driver::qp::MAX_SGE;
@@ -142,8 +143,8 @@ impl SharedReceiveQueue {
         let inner = &*self.0;
         request.check(inner.pd.driver().id(), inner.attr.max_sge)?;
         let mut array = [Sge::default(); MAX_SGE as usize];
-        let sges = elements(&request.slices, &mut array);
-        let added = inner.outstanding.add(request.wr_id, request.slices);
+        let sges = request.memory.elements(Extent::Capacity, &mut array);
+        let added = inner.outstanding.add(request.wr_id, request.memory);
         let id = added.map_err(|_| PostError::QueueFull {
             capacity: inner.attr.max_wr,
         })?;
