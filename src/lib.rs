@@ -170,6 +170,8 @@ mod error;
 mod events;
 mod mr;
 mod mw;
+#[cfg(feature = "net")]
+pub mod net;
 mod outstanding;
 mod pd;
 pub mod prelude;
