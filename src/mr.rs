@@ -303,7 +303,14 @@ impl Deref for LocalWord {
 /// The program transfers it by a means of its own: a TCP connection, a file, or a message on
 /// another queue pair. The peer checks each access, so a wrong description leads to a failed work
 /// request.
+///
+/// With the feature `serde` it implements `Serialize` and `Deserialize`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "Fields", from = "Fields")
+)]
 pub struct RemoteRegion {
     /// The virtual address of the first byte, in the peer's address space.
     pub addr: u64,
@@ -395,6 +402,32 @@ impl RemoteRegion {
             len: u64::from_be_bytes([l0, l1, l2, l3, l4, l5, l6, l7]),
             rkey: RKey(u32::from_be_bytes([k0, k1, k2, k3])),
         }
+    }
+}
+
+/// The serialized form of a [`RemoteRegion`].
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename = "RemoteRegion", deny_unknown_fields)]
+struct Fields {
+    addr: u64,
+    len: u64,
+    rkey: u32,
+}
+
+#[cfg(feature = "serde")]
+impl From<RemoteRegion> for Fields {
+    fn from(RemoteRegion { addr, len, rkey }: RemoteRegion) -> Self {
+        let rkey = rkey.0;
+        Fields { addr, len, rkey }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Fields> for RemoteRegion {
+    fn from(Fields { addr, len, rkey }: Fields) -> Self {
+        let rkey = RKey(rkey);
+        RemoteRegion { addr, len, rkey }
     }
 }
 

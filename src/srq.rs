@@ -112,7 +112,7 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
 ///     assert_eq!((completion.wr_id, completion.qpn), (n as u64, b.qpn()));
 ///     assert_eq!(completion.data()?, b"hello");
 /// }
-/// while context.events().next()?.kind != EventType::SrqLimitReached {}
+/// while context.events().wait()?.kind != EventType::SrqLimitReached {}
 /// # Ok(())
 /// # }
 /// ```

@@ -9,12 +9,13 @@ use crate::buffer::LocalBuffer;
 use crate::completion::{Completion, Done};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
-use crate::mr::{LocalSlice, RemoteRegion};
+use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
 use crate::outstanding::{Kind, WorkId, WorkQueue};
 use crate::work::{PostError, ReceiveRequest, SendRequest};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 /// The future of a work request: posts it when there is room in the queue, and returns its
@@ -366,6 +367,59 @@ impl QueuePair {
     /// As for [`QueuePair::send`].
     pub fn read<B: TransferBuffer>(&self, buffer: B, from: &RemoteRegion) -> Transfer<'_, B> {
         self.transfer(buffer, |into| SendRequest::read(into, from))
+    }
+
+    /// Adds `add` to the peer's word, modulo 2^64, and returns its old value, which is also in
+    /// `result`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "async-io")]
+    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+    /// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    /// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+    /// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+    /// let counter = pd.register(8, RemoteAccess::ATOMIC)?;
+    /// let word = counter.remote().word(0)?;
+    /// let result = pd.register(8, RemoteAccess::empty())?.word(0)?;
+    /// assert_eq!(a.fetch_add(&result, word, 5).await?, 0);
+    /// assert_eq!(a.compare_swap(&result, word, 5, 9).await?, 5);
+    /// assert_eq!(a.fetch_add(&result, word, 0).await?, 9);
+    /// # Ok(())
+    /// # })}
+    /// # #[cfg(not(feature = "async-io"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`QueuePair::send`].
+    pub async fn fetch_add(&self, result: &LocalWord, word: RemoteWord, add: u64) -> Result<u64> {
+        self.atomic(result, SendRequest::fetch_add(result, word, add))
+            .await
+    }
+
+    /// Stores `swap` in the peer's word if that equals `compare`, and returns its old value, which
+    /// is also in `result`.
+    ///
+    /// # Errors
+    /// As for [`QueuePair::send`].
+    pub async fn compare_swap(
+        &self,
+        result: &LocalWord,
+        word: RemoteWord,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64> {
+        let request = SendRequest::compare_swap(result, word, compare, swap);
+        self.atomic(result, request).await
+    }
+
+    async fn atomic(&self, result: &LocalWord, request: SendRequest<'_>) -> Result<u64> {
+        self.execute(request).await?.result?;
+        Ok(result.load(Ordering::Acquire))
     }
 
     fn transfer<B: TransferBuffer>(

@@ -4,8 +4,8 @@ use crate::end::{End, connect, pair, pattern, status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use urxe::{
-    BufferPool, GRH_BYTES, LocalBuffer, PostError, QKey, ReceiveRequest, RemoteAccess, SendRequest,
-    WcStatus,
+    BufferPool, GRH_BYTES, LocalBuffer, PostError, QKey, ReceiveRequest, RemoteAccess,
+    RemoteRegion, SendRequest, WcStatus,
 };
 
 #[test]
@@ -229,4 +229,21 @@ fn a_buffer_of_a_dropped_queue_pair_is_released() {
         .unwrap();
     drop((qp, other));
     assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn a_remote_region_is_deserialized_from_its_serialization() {
+    let end = End::new();
+    let remote = end.pd.register(100, RemoteAccess::all()).unwrap().remote();
+    let text = serde_json::to_string(&remote).unwrap();
+    assert_eq!(
+        text,
+        format!(
+            r#"{{"addr":{},"len":100,"rkey":{}}}"#,
+            remote.addr, remote.rkey.0
+        )
+    );
+    assert_eq!(serde_json::from_str::<RemoteRegion>(&text).unwrap(), remote);
+    let wrong = text.replace("100", "-1");
+    assert!(serde_json::from_str::<RemoteRegion>(&wrong).is_err());
 }
