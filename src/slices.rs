@@ -98,6 +98,23 @@ impl Default for Memory {
     }
 }
 
+/// Scatter/gather elements. Up to two are stored without an allocation.
+pub(crate) enum Elements {
+    Few([Sge; 2], usize),
+    Many(Vec<Sge>),
+}
+
+impl Deref for Elements {
+    type Target = [Sge];
+
+    fn deref(&self) -> &[Sge] {
+        match self {
+            Elements::Few(elements, len) => &elements[..*len],
+            Elements::Many(elements) => elements,
+        }
+    }
+}
+
 /// The part of a buffer that a work request uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Extent {
@@ -134,24 +151,24 @@ impl Memory {
         }
     }
 
-    /// Converts it to scatter/gather elements, stored in `into`.
-    pub(crate) fn elements<'a>(&self, extent: Extent, into: &'a mut [Sge]) -> &'a [Sge] {
-        let mut used = 0;
+    /// The scatter/gather elements.
+    pub(crate) fn elements(&self, extent: Extent) -> Elements {
         match self {
-            Memory::Slices(slices) => {
-                for (element, slice) in into.iter_mut().zip(slices) {
-                    *element = slice.sge();
-                    used += 1;
-                }
+            Memory::Slices(SliceList(Slices::None)) => Elements::Few([Sge::default(); 2], 0),
+            Memory::Slices(SliceList(Slices::One(slice))) => {
+                Elements::Few([slice.sge(), Sge::default()], 1)
             }
-            Memory::Buffer(buffer) => {
-                if let (Some(element), Some(sge)) = (into.first_mut(), buffer.sge(extent)) {
-                    *element = sge;
-                    used = 1;
-                }
+            Memory::Slices(SliceList(Slices::Two(slices))) => {
+                Elements::Few([slices[0].sge(), slices[1].sge()], 2)
             }
+            Memory::Slices(SliceList(Slices::More(slices))) => {
+                Elements::Many(slices.iter().map(LocalSlice::sge).collect())
+            }
+            Memory::Buffer(buffer) => match buffer.sge(extent) {
+                Some(element) => Elements::Few([element, Sge::default()], 1),
+                None => Elements::Few([Sge::default(); 2], 0),
+            },
         }
-        &into[..used]
     }
 
     /// The buffer, if it is one.

@@ -21,11 +21,11 @@ use crate::srq::Attachment;
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 use urxe_driver as driver;
-use urxe_driver::qp::{CreateError, MAX_SGE, ModifyError};
+use urxe_driver::qp::{CreateError, ModifyError};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
-use urxe_proto::work::{Payload, SendWr, Sge};
+use urxe_proto::work::{Payload, SendWr};
 
 /// A queue pair cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -188,9 +188,8 @@ impl Core {
         if kind == Kind::Awaited {
             self.recv_cq().tasks().register(id.to_driver());
         }
-        let mut array = [Sge::default(); MAX_SGE as usize];
-        let sges = entry.memory.elements(entry.extent(), &mut array);
-        match self.qp.post_receive(id.to_driver(), sges) {
+        let elements = entry.memory.elements(entry.extent());
+        match self.qp.post_receive(id.to_driver(), &elements) {
             Ok(()) => Posted {
                 count: 1,
                 last: Some(id),
@@ -300,10 +299,10 @@ impl Core {
             if awaited {
                 self.send_cq().tasks().register(id.to_driver());
             }
-            let mut array = [Sge::default(); MAX_SGE as usize];
+            let elements = entry.memory.elements(entry.extent());
             let payload = match request.inline {
                 Some(bytes) => Payload::Inline(bytes),
-                None => Payload::Sges(entry.memory.elements(entry.extent(), &mut array)),
+                None => Payload::Sges(&elements),
             };
             let wr = SendWr {
                 wr_id: id.to_driver(),
