@@ -1,6 +1,6 @@
 //! The `urxe` command: lists devices, runs programs over urxe, shows their counters, and
-//! demonstrates and fuzzes transfers. Each subcommand has its own module. Under the name `rdma` it is
-//! the command of iproute2.
+//! demonstrates and fuzzes transfers. Each subcommand has its own module. Under the name `rdma` it
+//! is the command of iproute2.
 
 mod demo;
 mod devices;

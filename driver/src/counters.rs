@@ -84,9 +84,9 @@ impl Traffic {
 /// The counters of queue pairs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct QpTotals {
-    /// Those of the protocol state machine.
+    /// The counters of the protocol state machines.
     pub(crate) transport: Counters,
-    /// Those of packets to and from the network.
+    /// The counters of packets to and from the network.
     pub(crate) traffic: Traffic,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct DeviceCounters {
     receives_failed: Failures,
     /// Completions that were lost because their queue was full.
     pub(crate) cq_overruns: Counter,
-    /// Times that the interface went down.
+    /// How often the interface went down.
     pub(crate) link_downed: Counter,
     /// The objects that exist, by their kind.
     resources: [AtomicU64; Resource::Srq as usize + 1],

@@ -345,6 +345,13 @@ impl Endpoint {
         self.delayed_by_faults()
     }
 
+    /// Whether `URXE_FAULTS` emulates a path on which sent packets spend time. They are then not in
+    /// a receive buffer while they are in flight.
+    pub fn emulates_path(&self) -> bool {
+        let faults = self.shared.options().faults;
+        faults.is_some_and(|faults| faults.sends() && faults.delays())
+    }
+
     #[cold]
     fn delayed_by_faults(&self) -> Time {
         let outbound = self.outbound_faults.as_ref();

@@ -4,7 +4,8 @@ use crate::address::DEFAULT_TTL;
 use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
-use crate::faults::{self, FaultSpec, Injector};
+use crate::faults::FaultSpec;
+use crate::faults::injector::{self, Injector};
 use crate::icrc::sent_id;
 use crate::socket::{SOCKET_HOP_LIMIT, SOCKET_TRAFFIC_CLASS, TxSocket};
 use crate::sync::lock;
@@ -184,8 +185,8 @@ impl PathInner {
 }
 
 impl Sender {
-    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The header
-    /// points to the path, the iovec and the control messages.
+    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The
+    /// header points to the path, the iovec and the control messages.
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,
@@ -264,7 +265,7 @@ struct Outgoing {
     bytes: Vec<u8>,
 }
 
-impl faults::Packet for Outgoing {
+impl injector::Packet for Outgoing {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -8,7 +8,8 @@ use crate::address::{DEFAULT_TTL, LocalAddress, ROCE_PORT};
 use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
-use crate::faults::{self, FaultSpec, Injector};
+use crate::faults::FaultSpec;
+use crate::faults::injector::{self, Injector};
 use crate::icrc::{self, SenderCache};
 use crate::sync::lock;
 use crate::sys::{Control, RawAddress, control_int, for_each_control};
@@ -436,7 +437,7 @@ impl<'a> GroBatch<'a> {
     }
 }
 
-impl faults::Packet for OwnedDatagram {
+impl injector::Packet for OwnedDatagram {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -177,7 +177,7 @@ pub struct TxSocket {
     port: u16,
     /// Whether the kernel segments batches (GSO) on this socket.
     gso: AtomicBool,
-    /// The last send found no space in the socket's buffer.
+    /// Whether the last send found no space in the socket's buffer.
     full: AtomicBool,
 }
 

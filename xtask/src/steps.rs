@@ -46,7 +46,7 @@ pub(crate) enum Step {
     Test,
     /// Packages, installed in a fresh root; see `dist`.
     Dist,
-    /// The driver's tests with AddressSanitizer; see `sanitize`.
+    /// The tests of the driver and of `urxe-net` with AddressSanitizer; see `sanitize`.
     Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
     Fuzz,

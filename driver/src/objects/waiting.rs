@@ -17,11 +17,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub struct Waiting {
     /// Present while the thread receives for the process.
     waiter: Option<Waiter<'static>>,
-    /// An event may have arrived since the queue was last found empty.
+    /// Whether an event may have arrived since the queue was last found empty.
     may_have_event: bool,
-    /// The engine was driven once, for a descriptor that does not block.
+    /// Whether the thread has driven the engine once, as it does for a descriptor that does not
+    /// block.
     has_driven: bool,
-    /// The thread has slept, and something woke it.
+    /// Whether the thread has slept and was woken.
     has_slept: bool,
     sleep: Sleep,
 }

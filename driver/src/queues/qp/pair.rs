@@ -90,13 +90,13 @@ pub(crate) struct Inner {
     pub(super) paced_until: Time,
     /// A batch for which the socket has no room.
     pub(super) stalled: Option<Stalled>,
-    /// The engine lists the queue pair among those that wait for room in a socket.
+    /// Whether the queue pair is on the engine's list of those that wait for room in a socket.
     pub(super) awaits_writable: bool,
     /// The earliest deadline that the engine's timers hold for this queue pair.
     armed: Time,
-    /// Packets have been received since the last transmission.
+    /// Whether packets have been received since the last transmission.
     pub(super) touched: bool,
-    /// The engine lists the queue pair among those with more to send.
+    /// Whether the queue pair is on the engine's list of those with more to send.
     pub(super) queued: bool,
     /// State of send coalescing.
     pub(crate) coalescing: Coalescing,
@@ -328,7 +328,7 @@ impl Qp {
         inner.take_effects()
     }
 
-    /// Moves the queue pair to the error state because its peer is gone.
+    /// Moves the queue pair to the error state because its peer is lost.
     pub(crate) fn peer_is_gone(&self) -> Effects {
         let held = regions();
         let mut inner = self.lock();
