@@ -53,16 +53,27 @@ struct Operation {
     repeats: bool,
 }
 
+impl Operation {
+    fn is_empty_poll(&self) -> bool {
+        matches!(
+            self.program,
+            Program::Polled("empty") | Program::PolledInRust("empty")
+        )
+    }
+}
+
 enum Program {
     /// `ibv_rc_pingpong -e`: a post, two completions, two waits for an event.
     PingPong,
     /// `benches/polled.c` in this mode.
     Polled(&'static str),
+    /// `benches/polled.rs` in this mode: the Rust API.
+    PolledInRust(&'static str),
 }
 
-/// The empty poll comes first: its cost is subtracted from the polled operations, whose number of
-/// empty polls varies.
-const MEASURED: [Operation; 4] = [
+/// An empty poll precedes the polled operations of the same interface: its cost is subtracted from
+/// theirs, since the number of their empty polls varies.
+const MEASURED: [Operation; 7] = [
     Operation {
         name: "empty poll",
         program: Program::Polled("empty"),
@@ -86,6 +97,24 @@ const MEASURED: [Operation; 4] = [
         program: Program::PingPong,
         goal: 5000.0,
         repeats: true,
+    },
+    Operation {
+        name: "Rust: empty poll",
+        program: Program::PolledInRust("empty"),
+        goal: 150.0,
+        repeats: false,
+    },
+    Operation {
+        name: "Rust: SEND, polled",
+        program: Program::PolledInRust("send"),
+        goal: 2000.0,
+        repeats: false,
+    },
+    Operation {
+        name: "Rust: receive, polled",
+        program: Program::PolledInRust("receive"),
+        goal: 2000.0,
+        repeats: false,
     },
 ];
 
@@ -137,16 +166,26 @@ pub(super) fn run(workspace: &Path, target: &Path, write: bool) -> Result<bool, 
         processors: processors(),
     };
     let mut measured: Vec<Layers> = Vec::new();
+    let mut empty_poll = None;
     for (port, operation) in (19_800..).zip(&MEASURED) {
         eprintln!("instructions: {}", operation.name);
         let mut rounds = Vec::new();
         for _ in 0..if operation.repeats { 1 } else { ROUNDS } {
             let runs = OPERATIONS.map(|count| bench.count(operation, count, port));
             let [few, many] = runs;
-            rounds.push(difference(&few?, &many?, measured.first()));
+            let empty_poll = empty_poll.filter(|_| !operation.is_empty_poll());
+            rounds.push(difference(
+                &few?,
+                &many?,
+                empty_poll.map(|at: usize| &measured[at]),
+            ));
         }
         rounds.sort_by(|a, b| total(a).total_cmp(&total(b)));
-        measured.push(rounds.swap_remove(rounds.len() / 2));
+        if operation.is_empty_poll() {
+            empty_poll = Some(measured.len());
+        }
+        let middle = rounds.len() / 2;
+        measured.push(rounds.swap_remove(middle));
     }
     let tables = tables(&measured);
     println!("{tables}");
@@ -180,6 +219,7 @@ fn build(workspace: &Path, target: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(target.join("bench"))
         .map_err(|error| format!("{}: {error}", polled.display()))?;
     release::build(&release::PRODUCTS, workspace, target)?;
+    release::build(&["urxe-bench"], workspace, target)?;
     succeed(
         Command::new("gcc")
             .args(["-O2", "-I"])
@@ -209,6 +249,10 @@ impl Bench {
         let program = match operation.program {
             Program::PingPong => format!("ibv_rc_pingpong -g 0 -e -s 64 -n {count} -p {port}"),
             Program::Polled(mode) => format!("{} {mode} {count} {port}", self.polled.display()),
+            Program::PolledInRust(mode) => {
+                let program = self.urxe.with_file_name("urxe-polled");
+                format!("{} {mode} {count} {port}", program.display())
+            }
         };
         let [client, other] = self.processors;
         // The server of the ping-pong shares the client's processor at the lowest priority: each
@@ -216,9 +260,9 @@ impl Bench {
         // count does not depend on timing. A server that polls needs a processor of its own.
         let (place, collect) = match operation.program {
             Program::PingPong => (format!("taskset -c {client} chrt --idle 0"), ""),
-            Program::Polled(_) => (
+            Program::Polled(_) | Program::PolledInRust(_) => (
                 format!("taskset -c {other}"),
-                "--toggle-collect='measured_*'",
+                "--toggle-collect='*measured_*'",
             ),
         };
         let urxe = format!("{} run --sysfs no --", self.urxe.display());
