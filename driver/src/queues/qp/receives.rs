@@ -7,7 +7,7 @@ use crate::pd::Pd;
 use crate::queues::cq::{Cq, Overrun};
 use crate::queues::srq::{Srq, Xrcd};
 use crate::sync::lock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use urxe_proto::host::{MemoryError, Receive};
 use urxe_proto::ids::Srqn;
@@ -31,6 +31,8 @@ pub(crate) struct OwnReceives {
     queue: Mutex<RecvQueue>,
     /// A copy of the queue's length, for the credits in acknowledgements.
     len: AtomicU32,
+    /// A message found no receive since the last one was posted. Changed with the queue locked.
+    is_awaited: AtomicBool,
 }
 
 impl OwnReceives {
@@ -38,6 +40,7 @@ impl OwnReceives {
         OwnReceives {
             len: AtomicU32::new(queue.len()),
             queue: Mutex::new(queue),
+            is_awaited: AtomicBool::new(false),
         }
     }
 
@@ -79,11 +82,20 @@ impl Source {
         }
     }
 
-    /// Posts a receive to the queue pair's own receive queue.
-    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    /// Posts a receive to the queue pair's own receive queue. True if a message may be waiting for
+    /// it.
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
         match self {
             Self::Nowhere => Err(PostError::Operation),
-            Self::Own(own, _) => own.change(|queue| queue.post(wr_id, sges)),
+            Self::Own(own, _) => own.change(|queue| {
+                queue.post(wr_id, sges)?;
+                // A swap would be an atomic read-modify-write for each receive.
+                let is_awaited = own.is_awaited.load(Ordering::Relaxed);
+                if is_awaited {
+                    own.is_awaited.store(false, Ordering::Relaxed);
+                }
+                Ok(is_awaited)
+            }),
             Self::Shared(..) | Self::Domain(_) => Err(PostError::SharedReceives),
         }
     }
@@ -92,7 +104,13 @@ impl Source {
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         match self {
             Self::Nowhere => false,
-            Self::Own(own, _) => own.change(|queue| queue.take(into)),
+            Self::Own(own, _) => own.change(|queue| {
+                let taken = queue.take(into);
+                if !taken {
+                    own.is_awaited.store(true, Ordering::Relaxed);
+                }
+                taken
+            }),
             Self::Shared(srq, _) => srq.take(into),
             Self::Domain(_) => {
                 let srq = into.srq;
