@@ -5,6 +5,7 @@
 mod demo;
 mod devices;
 mod doctor;
+mod elf;
 mod embedded;
 mod environment;
 mod fuzz;
@@ -18,6 +19,7 @@ mod rdma;
 mod run;
 mod stat;
 mod sysfs;
+mod vendored;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
