@@ -1,0 +1,461 @@
+//! The programs, as data.
+
+use super::program::Place::{Cluster, OneHost, TwoHosts};
+use super::program::{Omitted, Place, Program, Ready, Run, Server};
+
+/// Prints the version of Debian packages.
+macro_rules! version_of {
+    ($package:literal) => {
+        concat!("dpkg-query --show --showformat '${Version}' ", $package)
+    };
+}
+
+const BOTH: &[Place] = &[OneHost, TwoHosts];
+
+/// A run with a server that listens at a TCP port and exits after its client.
+const fn pair(
+    name: &'static str,
+    server: &'static str,
+    port: u16,
+    client: &'static str,
+    expected: &'static str,
+) -> Run {
+    Run {
+        name,
+        places: BOTH,
+        server: Some(Server {
+            command: server,
+            ready: Ready::Tcp(port),
+            stays: false,
+        }),
+        client,
+        expected,
+        limit: 60,
+        known: None,
+    }
+}
+
+macro_rules! ucx_perftest {
+    ($name:literal, $test:literal) => {
+        pair(
+            $name,
+            concat!("urxe run -- ucx_perftest -t ", $test),
+            13337,
+            concat!("urxe run -- ucx_perftest {server} -t ", $test),
+            "Final:",
+        )
+    };
+}
+
+macro_rules! fi_pingpong {
+    ($name:literal, $options:literal) => {
+        pair(
+            $name,
+            concat!("urxe run -- fi_pingpong ", $options),
+            47592,
+            concat!("urxe run -- fi_pingpong ", $options, " {server}"),
+            "64k",
+        )
+    };
+}
+
+/// A run on hosts of the cluster, without a server.
+const fn cluster(name: &'static str, command: &'static str, expected: &'static str) -> Run {
+    Run {
+        name,
+        places: &[Cluster],
+        server: None,
+        client: command,
+        expected,
+        limit: 180,
+        known: None,
+    }
+}
+
+/// All hosts of the cluster with this number of slots, as Open MPI writes them.
+macro_rules! eight {
+    ($slots:literal) => {
+        concat!(
+            "192.0.2.1:",
+            $slots,
+            ",192.0.2.2:",
+            $slots,
+            ",192.0.2.3:",
+            $slots,
+            ",192.0.2.4:",
+            $slots,
+            ",192.0.2.5:",
+            $slots,
+            ",192.0.2.6:",
+            $slots,
+            ",192.0.2.7:",
+            $slots,
+            ",192.0.2.8:",
+            $slots
+        )
+    };
+}
+
+/// Open MPI, without its binding of ranks to cores: the emulated hosts have the same cores.
+macro_rules! open_mpi {
+    ($hosts:expr, $rest:literal) => {
+        concat!(
+            "mpirun.openmpi --allow-run-as-root --bind-to none",
+            " --mca plm_rsh_agent $WORKSPACE/tests/ecosystem/agent.sh",
+            " --mca plm_rsh_no_tree_spawn 1 --mca pml ucx --mca osc ucx -H ",
+            $hosts,
+            " ",
+            $rest
+        )
+    };
+}
+
+macro_rules! mpich {
+    ($hosts:literal, $rest:literal) => {
+        concat!(
+            "mpirun.mpich -localhost 192.0.2.100 -launcher rsh",
+            " -launcher-exec $WORKSPACE/tests/ecosystem/agent.sh -hosts ",
+            $hosts,
+            " ",
+            $rest
+        )
+    };
+}
+
+macro_rules! qperf {
+    ($name:literal, $tests:literal, $expected:literal) => {
+        Run {
+            name: $name,
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- qperf",
+                ready: Ready::Tcp(19765),
+                stays: true,
+            }),
+            client: concat!("urxe run -- qperf -t 1 -cm 1 {server} ", $tests),
+            expected: $expected,
+            limit: 60,
+            known: None,
+        }
+    };
+}
+
+macro_rules! fio {
+    ($name:literal, $verb:literal) => {
+        Run {
+            name: $name,
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- fio --name=server --ioengine=rdma --port=9901 --bs=64k \
+                          --size=16m --rw=read --iodepth=16 --filename=unused",
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: concat!(
+                "urxe run -- fio --name=client --ioengine=rdma --hostname={server} --port=9901 ",
+                "--rw=write --bs=64k --size=16m --iodepth=4 --iodepth_batch_complete=1 --verb=",
+                $verb
+            ),
+            expected: "io=16.0MiB",
+            limit: 60,
+            known: None,
+        }
+    };
+}
+
+const ISER: Server = Server {
+    command: "urxe run -- $WORKSPACE/tests/ecosystem/iser_target.sh {server}",
+    ready: Ready::Seconds(4),
+    stays: true,
+};
+
+macro_rules! iser {
+    ($name:literal, $command:literal, $expected:literal) => {
+        Run {
+            name: $name,
+            places: BOTH,
+            server: Some(ISER),
+            client: concat!(
+                "urxe run -- ",
+                $command,
+                " -i iqn.2026-01.example:host iser://{server}:3260/iqn.2026-01.example:disk/1"
+            ),
+            expected: $expected,
+            limit: 60,
+            known: None,
+        }
+    };
+}
+
+/// Builds the programs of tests/ecosystem with this compiler.
+macro_rules! mpi_programs {
+    ($compiler:literal) => {
+        concat!(
+            "for name in transfers stencil alltoall pingpong; do ",
+            $compiler,
+            " -O2 -o $name $WORKSPACE/tests/ecosystem/$name.c; done"
+        )
+    };
+}
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "ucx",
+        title: "UCX: ucx_perftest",
+        packages: &["ucx-utils"],
+        prepare: "",
+        version: version_of!("ucx-utils"),
+        runs: &[
+            ucx_perftest!("tag, latency", "tag_lat -n 1000 -s 8"),
+            ucx_perftest!("tag, bandwidth", "tag_bw -n 200 -s 1000000"),
+            ucx_perftest!("tag, wake-ups", "tag_lat -n 1000 -s 8 -E sleep"),
+            ucx_perftest!("active messages", "ucp_am_bw -n 1000 -s 65536"),
+            ucx_perftest!("stream", "stream_bw -n 1000 -s 65536"),
+            ucx_perftest!("put", "ucp_put_bw -n 1000 -s 65536"),
+            ucx_perftest!("get", "ucp_get -n 1000 -s 65536"),
+            ucx_perftest!("fetch and add", "ucp_fadd -n 1000 -s 8"),
+            ucx_perftest!("compare and swap", "ucp_cswap -n 1000 -s 8"),
+        ],
+        needs: "On one host UCX prefers shared memory; between hosts it uses `rc_verbs` and `ud_verbs`.",
+    },
+    Program {
+        name: "libfabric",
+        title: "libfabric: fi_pingpong",
+        packages: &["libfabric-bin"],
+        prepare: "",
+        version: version_of!("libfabric-bin"),
+        runs: &[
+            fi_pingpong!("verbs, connections", "-p verbs -e msg -I 20 -S all -c"),
+            fi_pingpong!("verbs;ofi_rxm", "-p 'verbs;ofi_rxm' -e rdm -I 20 -S all -c"),
+        ],
+        needs: "",
+    },
+    Program {
+        name: "openmpi",
+        title: "Open MPI",
+        packages: &["openmpi-bin", "libopenmpi-dev", "gcc", "libc6-dev"],
+        prepare: mpi_programs!("mpicc.openmpi"),
+        version: version_of!("openmpi-bin"),
+        runs: &[
+            Run {
+                name: "mpirun -n 2, distribution's settings",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.openmpi --allow-run-as-root -n 2 ./alltoall 3 1000",
+                expected: "round 2: correct, 2 ranks",
+                limit: 60,
+                known: None,
+            },
+            Run {
+                name: "mpirun -n 2, UCX, all transfers",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.openmpi --allow-run-as-root --mca pml ucx \
+                         --mca osc ucx -n 2 ./transfers",
+                expected: "atomics: correct",
+                limit: 120,
+                known: None,
+            },
+            cluster(
+                "all transfers, 2 ranks on 2 hosts",
+                open_mpi!("192.0.2.1:1,192.0.2.2:1", "urxe run -- ./transfers"),
+                "atomics: correct",
+            ),
+            cluster(
+                "alltoall, 32 ranks on 8 hosts",
+                open_mpi!(eight!(4), "urxe run -- ./alltoall 3 1000"),
+                "round 2: correct, 32 ranks",
+            ),
+            cluster(
+                "stencil, 8 ranks on 8 hosts",
+                open_mpi!(eight!(1), "urxe run -- ./stencil"),
+                "stencil: correct, 8 ranks",
+            ),
+            cluster(
+                "latency and bandwidth, 2 hosts",
+                open_mpi!("192.0.2.1:1,192.0.2.2:1", "urxe run -- ./pingpong"),
+                "MB/s",
+            ),
+            cluster(
+                "the same over UCX's TCP, without urxe",
+                open_mpi!(
+                    "192.0.2.1:1,192.0.2.2:1",
+                    "--mca opal_common_ucx_tls any --mca opal_common_ucx_devices any \
+                     -x UCX_TLS=tcp,self ./pingpong"
+                ),
+                "MB/s",
+            ),
+            cluster(
+                "one of 8 hosts is killed",
+                concat!(
+                    "$WORKSPACE/tests/ecosystem/kill_host.sh 192.0.2.8 ",
+                    open_mpi!(eight!(1), "urxe run -- ./alltoall 1000000 1000")
+                ),
+                "every rank has ended",
+            ),
+        ],
+        needs: "Debian's `/etc/openmpi/openmpi-mca-params.conf` excludes UCX (`pml = ^ucx`), so that \
+`mpirun` uses TCP between hosts\nunless it has the options `--mca pml ucx --mca osc ucx`. Without that \
+file, Open MPI 4.1 prefers\nUCX for devices named `mlx*` only, and needs the same options. Without them \
+nothing is wrong, but\nnothing goes over RDMA.",
+    },
+    Program {
+        name: "mpich",
+        title: "MPICH",
+        packages: &["mpich", "libmpich-dev", "gcc", "libc6-dev"],
+        prepare: mpi_programs!("mpicc.mpich -w"),
+        version: version_of!("mpich"),
+        runs: &[
+            Run {
+                name: "mpirun -n 2, two-sided transfers",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.mpich -n 2 ./transfers 1048576 two-sided",
+                expected: "collectives: correct",
+                limit: 120,
+                known: None,
+            },
+            Run {
+                name: "mpirun -n 2, all transfers",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.mpich -n 2 ./transfers 1000",
+                expected: "atomics: correct",
+                limit: 120,
+                known: Some(
+                    "one-sided operations of MPICH 4.0.2 over shared memory return wrong data, \
+                     without urxe as well; `MPIR_CVAR_NOLOCAL=1` avoids shared memory",
+                ),
+            },
+            cluster(
+                "all transfers, 2 ranks on 2 hosts",
+                mpich!("192.0.2.1,192.0.2.2", "-n 2 urxe run -- ./transfers"),
+                "atomics: correct",
+            ),
+            cluster(
+                "alltoall, 8 ranks on 8 hosts",
+                mpich!(
+                    "192.0.2.1,192.0.2.2,192.0.2.3,192.0.2.4,192.0.2.5,192.0.2.6,192.0.2.7,192.0.2.8",
+                    "-n 8 urxe run -- ./alltoall 3 1000"
+                ),
+                "round 2: correct, 8 ranks",
+            ),
+        ],
+        needs: "Debian's MPICH uses UCX without options.",
+    },
+    Program {
+        name: "fio",
+        title: "fio, engine rdma",
+        packages: &["fio"],
+        prepare: "",
+        version: version_of!("fio"),
+        runs: &[fio!("write", "write"), fio!("read", "read")],
+        needs: "`verb=send` is not run: fio sets no RNR retries, and waits forever if a message arrives \
+before\nits receive.",
+    },
+    Program {
+        name: "qperf",
+        title: "qperf",
+        packages: &["qperf"],
+        prepare: "",
+        version: version_of!("qperf"),
+        runs: &[
+            qperf!(
+                "latency",
+                "rc_lat rc_rdma_write_lat rc_rdma_read_lat",
+                "latency"
+            ),
+            qperf!(
+                "bandwidth",
+                "rc_bw rc_bi_bw rc_rdma_write_bw rc_rdma_read_bw",
+                "bw"
+            ),
+            qperf!("atomics", "rc_compare_swap_mr rc_fetch_add_mr", "msg_rate"),
+            qperf!(
+                "verified atomics",
+                "ver_rc_compare_swap ver_rc_fetch_add",
+                "msg_rate"
+            ),
+        ],
+        needs: "Over RoCE, reliable connections need `-cm 1`: otherwise qperf addresses its peer by a \
+LID. `uc_*` and\n`ud_*` have no such option, and ask for packets of 2048 bytes, which Ethernet with an \
+MTU of 1500\ndoes not carry.",
+    },
+    Program {
+        name: "qemu",
+        title: "QEMU: migration by RDMA",
+        packages: &["qemu-system-x86"],
+        prepare: "",
+        version: version_of!("qemu-system-x86"),
+        runs: &[Run {
+            name: "migrate",
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- qemu-system-x86_64 -accel tcg -nodefaults -display none \
+                          -m 32 -incoming rdma:{server}:4444",
+                ready: Ready::Seconds(4),
+                stays: true,
+            }),
+            client: ": >migrate.out; $WORKSPACE/tests/ecosystem/migrate.sh {server}",
+            expected: "completed",
+            limit: 120,
+            known: None,
+        }],
+        needs: "",
+    },
+    Program {
+        name: "iser",
+        title: "tgt and libiscsi: iSER",
+        packages: &["tgt", "libiscsi-bin"],
+        prepare: "",
+        version: version_of!("tgt libiscsi-bin"),
+        runs: &[
+            iser!(
+                "read capacity",
+                "iscsi-readcapacity16",
+                "Total size:16777216"
+            ),
+            iser!("inquiry", "iscsi-inq", "DIRECT_ACCESS"),
+        ],
+        needs: "The target of tgtd needs both an initiator address and an initiator name.",
+    },
+    Program {
+        name: "dapl",
+        title: "DAPL: dtest",
+        packages: &["dapl2-utils", "libdapl2"],
+        prepare: "echo 'urxe u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"eth0 0\" \"\"' \
+                  >dat.conf",
+        version: version_of!("dapl2-utils"),
+        runs: &[Run {
+            name: "send, write, read, ping-pong",
+            places: &[TwoHosts],
+            server: Some(Server {
+                command: "DAT_OVERRIDE=dat.conf urxe run -- dtest -P urxe",
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: "DAT_OVERRIDE=dat.conf urxe run -- dtest -P urxe -h {server}",
+            expected: "DAPL Test Complete. PASSED",
+            limit: 120,
+            known: None,
+        }],
+        needs: "`/etc/dat.conf` needs a line for the interface, which the provider `libdaplofa` takes \
+by name.",
+    },
+];
+
+/// Programs that are not run.
+pub(super) const OMITTED: &[Omitted] = &[
+    Omitted {
+        title: "OSU benchmarks, Intel MPI benchmarks, mpi-testsuite",
+        reason: "Debian has no package; `tests/ecosystem` has programs that check the data instead",
+    },
+    Omitted {
+        title: "gloo",
+        reason: "PyTorch, which contains it, is too large to install for this purpose",
+    },
+    Omitted {
+        title: "SPDK",
+        reason: "Debian has no package, and its build needs DPDK",
+    },
+];
