@@ -150,7 +150,12 @@ fn test(options: &TestOptions) -> Report {
         true => {
             !matches!(
                 step,
-                Step::Dist | Step::Sanitize | Step::Fuzz | Step::Pyverbs | Step::Rxe
+                Step::Dist
+                    | Step::Sanitize
+                    | Step::Fuzz
+                    | Step::Pyverbs
+                    | Step::Ecosystem
+                    | Step::Rxe
             ) || options.filter.is_none()
         }
         false => options.only.contains(&step),

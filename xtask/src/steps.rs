@@ -13,6 +13,7 @@ use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::dist;
 use crate::documents;
+use crate::ecosystem;
 use crate::fuzz;
 use crate::layers;
 use crate::outcome::Outcome;
@@ -52,13 +53,15 @@ pub(crate) enum Step {
     Fuzz,
     /// rdma-core's test suite; see `pyverbs`.
     Pyverbs,
+    /// Programs of others on emulated hosts; see `ecosystem`.
+    Ecosystem,
     /// A part of the matrix of urxe and the kernel's rxe that takes a few minutes; see `rxe`.
     Rxe,
 }
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
@@ -72,6 +75,7 @@ impl Step {
         Self::Sanitize,
         Self::Fuzz,
         Self::Pyverbs,
+        Self::Ecosystem,
         Self::Rxe,
     ];
 
@@ -90,6 +94,7 @@ impl Step {
             Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
             Self::Pyverbs => "pyverbs",
+            Self::Ecosystem => ecosystem::NAME,
             Self::Rxe => "rxe",
         }
     }
@@ -124,6 +129,7 @@ impl Step {
             | Self::Sanitize
             | Self::Fuzz
             | Self::Pyverbs
+            | Self::Ecosystem
             | Self::Rxe => &[],
         }
     }
@@ -160,6 +166,9 @@ impl Step {
         }
         if self == Self::Pyverbs {
             return pyverbs::step(workspace, target);
+        }
+        if self == Self::Ecosystem {
+            return ecosystem::step();
         }
         if self == Self::Rxe {
             return rxe::step(filter, workspace, target);

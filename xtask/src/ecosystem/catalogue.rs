@@ -6,7 +6,7 @@ use super::program::{Omitted, Place, Program, Ready, Run, Server};
 /// Prints the version of Debian packages.
 macro_rules! version_of {
     ($package:literal) => {
-        concat!("dpkg-query --show --showformat '${Version}' ", $package)
+        concat!("dpkg-query --show --showformat '${Version} ' ", $package)
     };
 }
 
@@ -30,7 +30,7 @@ const fn pair(
         }),
         client,
         expected,
-        limit: 60,
+        limit: 120,
         known: None,
     }
 }
@@ -67,7 +67,7 @@ const fn cluster(name: &'static str, command: &'static str, expected: &'static s
         server: None,
         client: command,
         expected,
-        limit: 180,
+        limit: 240,
         known: None,
     }
 }
@@ -134,7 +134,7 @@ macro_rules! qperf {
             }),
             client: concat!("urxe run -- qperf -t 1 -cm 1 {server} ", $tests),
             expected: $expected,
-            limit: 60,
+            limit: 120,
             known: None,
         }
     };
@@ -157,7 +157,7 @@ macro_rules! fio {
                 $verb
             ),
             expected: "io=16.0MiB",
-            limit: 60,
+            limit: 120,
             known: None,
         }
     };
@@ -165,7 +165,7 @@ macro_rules! fio {
 
 const ISER: Server = Server {
     command: "urxe run -- $WORKSPACE/tests/ecosystem/iser_target.sh {server}",
-    ready: Ready::Seconds(4),
+    ready: Ready::Output("ready"),
     stays: true,
 };
 
@@ -181,7 +181,7 @@ macro_rules! iser {
                 " -i iqn.2026-01.example:host iser://{server}:3260/iqn.2026-01.example:disk/1"
             ),
             expected: $expected,
-            limit: 60,
+            limit: 120,
             known: None,
         }
     };
@@ -195,6 +195,70 @@ macro_rules! mpi_programs {
             $compiler,
             " -O2 -o $name $WORKSPACE/tests/ecosystem/$name.c; done"
         )
+    };
+}
+
+/// Unpacks a crate as Cargo downloads it, and builds its tests with its own lock file.
+macro_rules! build_crate {
+    ($name:literal, $version:literal) => {
+        concat!(
+            "cargo info --quiet ",
+            $name,
+            "@",
+            $version,
+            " >/dev/null\n",
+            "[ -d source ] || cp -r ${CARGO_HOME:-$HOME/.cargo}/registry/src/*/",
+            $name,
+            "-",
+            $version,
+            " source\n",
+            "cd source\n",
+            "CARGO_TARGET_DIR=../target RUSTFLAGS=--cap-lints=allow ",
+            "cargo test --quiet --locked --no-run"
+        )
+    };
+}
+
+/// Runs the tests of a crate on one host.
+macro_rules! crate_tests {
+    ($arguments:literal, $expected:literal, $known:expr) => {
+        Run {
+            name: "the crate's tests",
+            places: &[OneHost],
+            server: None,
+            // Some tests provoke errors, of which urxe writes messages.
+            client: concat!(
+                "cd source && CARGO_TARGET_DIR=../target RUSTFLAGS=--cap-lints=allow ",
+                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='urxe run --' ",
+                "cargo test --quiet --locked --offline --no-fail-fast ",
+                $arguments,
+                " 2>&1"
+            ),
+            expected: $expected,
+            limit: 600,
+            known: $known,
+        }
+    };
+}
+
+/// Programs for the check, which are not among its tests, and take about a minute.
+pub(super) const QUICK: &[&str] = &["openmpi", "qperf", "iser"];
+
+macro_rules! fabtest {
+    ($test:literal, $expected:literal) => {
+        Run {
+            name: $test,
+            places: &[TwoHosts],
+            server: Some(Server {
+                command: concat!("urxe run -- install/bin/", $test),
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: concat!("urxe run -- install/bin/", $test, " {server}"),
+            expected: $expected,
+            limit: 120,
+            known: None,
+        }
     };
 }
 
@@ -219,6 +283,47 @@ pub(super) const PROGRAMS: &[Program] = &[
         needs: "On one host UCX prefers shared memory; between hosts it uses `rc_verbs` and `ud_verbs`.",
     },
     Program {
+        name: "ucx-gtest",
+        title: "UCX: gtest, transports",
+        packages: &[
+            "autoconf",
+            "automake",
+            "libtool",
+            "g++",
+            "make",
+            "pkg-config",
+            "libibverbs-dev",
+            "librdmacm-dev",
+            "libnuma-dev",
+        ],
+        // Without optimization of the tests, which are a million lines after expansion.
+        prepare: "$WORKSPACE/tests/ecosystem/source.sh bookworm ucx\n\
+                  [ ! -x source/test/gtest/gtest ] || exit 0\n\
+                  cd source\n\
+                  [ -f Makefile ] || { ./autogen.sh; ./contrib/configure-release --enable-gtest \
+                  --without-java --without-go --disable-doxygen-doc; } >build.log 2>&1\n\
+                  flags='-g0 -Wno-error'\n\
+                  make -k -j$(nproc) CFLAGS=\"-O1 $flags\" CXXFLAGS=\"-O0 $flags\" \
+                  >>build.log 2>&1 || true\n\
+                  make -j$(nproc) -C test/gtest/common/googletest CXXFLAGS=\"-O0 $flags\" \
+                  >>build.log 2>&1\n\
+                  make -j$(nproc) -C test/gtest CFLAGS=\"-O1 $flags\" CXXFLAGS=\"-O0 $flags\" gtest \
+                  >>build.log 2>&1",
+        version: "sed -n 's/^PACKAGE_VERSION = //p' source/Makefile",
+        runs: &[Run {
+            name: "rc_verbs and ud_verbs",
+            places: &[OneHost],
+            server: None,
+            client: "urxe run -- source/test/gtest/gtest \
+                     --gtest_filter='rc_verbs/*:ud_verbs/*:-*stress*:*perf*:*p2p_rma*:\
+                     *pending_fairness*'",
+            expected: "[  PASSED  ]",
+            limit: 1200,
+            known: None,
+        }],
+        needs: "",
+    },
+    Program {
         name: "libfabric",
         title: "libfabric: fi_pingpong",
         packages: &["libfabric-bin"],
@@ -227,6 +332,51 @@ pub(super) const PROGRAMS: &[Program] = &[
         runs: &[
             fi_pingpong!("verbs, connections", "-p verbs -e msg -I 20 -S all -c"),
             fi_pingpong!("verbs;ofi_rxm", "-p 'verbs;ofi_rxm' -e rdm -I 20 -S all -c"),
+        ],
+        needs: "",
+    },
+    Program {
+        name: "fabtests",
+        title: "libfabric: fabtests",
+        packages: &[
+            "autoconf",
+            "automake",
+            "libtool",
+            "gcc",
+            "make",
+            "libibverbs-dev",
+            "librdmacm-dev",
+        ],
+        // Debian has no package of fabtests. They need the libfabric of their own version.
+        prepare: "$WORKSPACE/tests/ecosystem/source.sh trixie libfabric\n\
+                  [ ! -x install/bin/fi_inject_test ] || exit 0\n\
+                  install=$PWD/install\n\
+                  cd source\n\
+                  { ./autogen.sh; ./configure --prefix=$install --enable-only --enable-verbs=yes \
+                  --enable-rxm; make -j$(nproc) install; cd fabtests; ./autogen.sh; ./configure \
+                  --prefix=$install --with-libfabric=$install; make -j$(nproc) install; } \
+                  >../build.log 2>&1",
+        version: "sed -n 's/^PACKAGE_VERSION = //p' source/Makefile",
+        runs: &[
+            fabtest!("fi_msg_pingpong -p verbs -I 50 -v", "1m"),
+            fabtest!("fi_msg_bw -p verbs -I 50", "1m"),
+            fabtest!("fi_rma_pingpong -p verbs -e msg -I 50 -o writedata", "1m"),
+            fabtest!("fi_rma_bw -p verbs -e msg -I 50 -o read", "1m"),
+            fabtest!("fi_rma_bw -p verbs -e msg -I 50 -o write", "1m"),
+            fabtest!("fi_cm_data -p verbs", "trying with data size"),
+            fabtest!("fi_rdm_pingpong -p 'verbs;ofi_rxm' -I 50 -v", "1m"),
+            fabtest!("fi_rdm_tagged_pingpong -p 'verbs;ofi_rxm' -I 50 -v", "1m"),
+            fabtest!("fi_rdm_tagged_bw -p 'verbs;ofi_rxm' -I 50", "1m"),
+            fabtest!("fi_rdm_atomic -p 'verbs;ofi_rxm' -I 20 -o all", "FI_UINT64"),
+            fabtest!(
+                "fi_unexpected_msg -p 'verbs;ofi_rxm' -I 20 -m",
+                "GOOD all done"
+            ),
+            fabtest!("fi_rdm_tagged_peek -p 'verbs;ofi_rxm'", "Receive msg"),
+            fabtest!(
+                "fi_inject_test -p 'verbs;ofi_rxm'",
+                "GOOD: Completed Testing"
+            ),
         ],
         needs: "",
     },
@@ -243,7 +393,7 @@ pub(super) const PROGRAMS: &[Program] = &[
                 server: None,
                 client: "urxe run -- mpirun.openmpi --allow-run-as-root -n 2 ./alltoall 3 1000",
                 expected: "round 2: correct, 2 ranks",
-                limit: 60,
+                limit: 120,
                 known: None,
             },
             Run {
@@ -442,6 +592,59 @@ MTU of 1500\ndoes not carry.",
         needs: "`/etc/dat.conf` needs a line for the interface, which the provider `libdaplofa` takes \
 by name.",
     },
+    Program {
+        name: "valkey",
+        title: "Valkey with RDMA: its own RDMA test",
+        packages: &[
+            "gcc",
+            "make",
+            "libibverbs-dev",
+            "librdmacm-dev",
+            "pkg-config",
+        ],
+        prepare: "$WORKSPACE/tests/ecosystem/source.sh trixie valkey\n\
+                  make --quiet -j$(nproc) -C source BUILD_RDMA=yes MALLOC=libc OPTIMIZATION=-O1 \
+                  >build.log 2>&1\n\
+                  make --quiet -C source/tests/rdma >>build.log 2>&1",
+        version: "sed -n 's/#define VALKEY_VERSION \"\\(.*\\)\"/\\1/p' source/src/version.h",
+        runs: &[Run {
+            name: "rdma-test",
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- source/src/valkey-server --rdma-bind {server} \
+                          --rdma-port 6379 --port 0 --protected-mode no",
+                ready: Ready::Output("Ready to accept connections rdma"),
+                stays: true,
+            }),
+            client: "urxe run -- source/tests/rdma/rdma-test -h {server} -p 6379",
+            expected: "Valkey Over RDMA test",
+            limit: 120,
+            known: None,
+        }],
+        needs: "Debian's packages have no RDMA: `make BUILD_RDMA=yes`.",
+    },
+    Program {
+        name: "sideway",
+        title: "sideway (crate)",
+        packages: &["cmake", "libclang-dev", "libibverbs-dev", "librdmacm-dev"],
+        prepare: build_crate!("sideway", "0.4.3"),
+        version: "echo 0.4.3",
+        runs: &[crate_tests!(
+            "--lib --test test_qp --test test_cq --test test_mr_and_cq --test test_post_send",
+            "test result: ok",
+            None
+        )],
+        needs: "",
+    },
+    Program {
+        name: "async-rdma",
+        title: "async-rdma (crate)",
+        packages: &["cmake", "libclang-dev", "libibverbs-dev", "librdmacm-dev"],
+        prepare: build_crate!("async-rdma", "0.5.0"),
+        version: "echo 0.5.0",
+        runs: &[crate_tests!("", "test result: ok", None)],
+        needs: "",
+    },
 ];
 
 /// Programs that are not run.
@@ -449,6 +652,10 @@ pub(super) const OMITTED: &[Omitted] = &[
     Omitted {
         title: "OSU benchmarks, Intel MPI benchmarks, mpi-testsuite",
         reason: "Debian has no package; `tests/ecosystem` has programs that check the data instead",
+    },
+    Omitted {
+        title: "rust-rdma-io (crates rdma-io, rdma-io-sys)",
+        reason: "the crates contain no tests",
     },
     Omitted {
         title: "gloo",

@@ -78,6 +78,11 @@ impl Hosts {
         &self.hosts[index]
     }
 
+    /// Kills the programs on all hosts.
+    pub(super) fn clear(&self) {
+        self.hosts.iter().for_each(Host::clear);
+    }
+
     /// Writes, to the directory `hosts`, a file for each address with the process ID that `nsenter`
     /// needs. `tests/ecosystem/agent.sh` reads them.
     pub(super) fn record(&self, directory: &Path) -> Result<(), String> {
@@ -134,6 +139,16 @@ impl Host {
             });
             listens
         })
+    }
+
+    /// Kills all processes of the host but the first.
+    fn clear(&self) {
+        let [nsenter, arguments @ ..] = self.words();
+        let _ = Command::new(nsenter)
+            .args(arguments)
+            .args(["sh", "-c", "kill -9 -1"])
+            .stderr(Stdio::null())
+            .status();
     }
 
     fn ip(&self, words: &str) -> Result<(), String> {

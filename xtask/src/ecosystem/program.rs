@@ -47,6 +47,8 @@ pub(super) struct Server {
 pub(super) enum Ready {
     /// A program on the server's host listens at this TCP port.
     Tcp(u16),
+    /// The server has printed this text.
+    Output(&'static str),
     /// This number of seconds has passed: a listener of the connection manager is not visible.
     Seconds(u64),
 }

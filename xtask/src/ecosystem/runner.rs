@@ -54,6 +54,8 @@ impl Runner<'_> {
         for (run, place) in program.runs.iter().flat_map(places) {
             let started = Instant::now();
             let result = self.run_one(program, run, place);
+            // Servers that stay, and what a failed run has left.
+            self.hosts.clear();
             let outcome = match result {
                 Ok(line) => Outcome {
                     run,
@@ -216,25 +218,27 @@ impl Drop for Process {
 }
 
 fn wait_until_ready(ready: Ready, host: &Host, process: &mut Process) -> Result<(), String> {
-    let port = match ready {
-        Ready::Seconds(seconds) => {
-            thread::sleep(Duration::from_secs(seconds));
+    let started = Instant::now();
+    loop {
+        let is_ready = match ready {
+            Ready::Tcp(port) => host.listens(port),
+            Ready::Output(text) => {
+                fs::read_to_string(&process.output).is_ok_and(|output| output.contains(text))
+            }
+            Ready::Seconds(seconds) => started.elapsed() >= Duration::from_secs(seconds),
+        };
+        if is_ready {
             return Ok(());
         }
-        Ready::Tcp(port) => port,
-    };
-    let started = Instant::now();
-    while !host.listens(port) {
         if let Ok(Some(status)) = process.child.try_wait() {
             let cause = process.judge(status).err().unwrap_or_default();
-            return Err(format!("the server exits before it listens: {cause}"));
+            return Err(format!("the server exits before it is ready: {cause}"));
         }
         if started.elapsed() > SERVER_TIMEOUT {
-            return Err(format!("the server does not listen at port {port}"));
+            return Err("the server is not ready in time".to_owned());
         }
         thread::sleep(POLL_INTERVAL);
     }
-    Ok(())
 }
 
 /// Waits for the end of a server, or terminates it if it stays or has no client.
