@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::bench::instructions;
 use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::dist;
@@ -45,9 +46,12 @@ pub(crate) enum Step {
     /// Unit, integration and documentation tests, in the release profile because of the data
     /// volume.
     Test,
+    /// Instructions of a round trip and an empty poll, compared with docs/PERFORMANCE.md; see
+    /// `bench::instructions`.
+    Instructions,
     /// Packages, installed in a fresh root; see `dist`.
     Dist,
-    /// The driver's tests with AddressSanitizer; see `sanitize`.
+    /// The tests of the driver and of `urxe-net` with AddressSanitizer; see `sanitize`.
     Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
     Fuzz,
@@ -71,6 +75,7 @@ impl Step {
         Self::Package,
         Self::Build,
         Self::Test,
+        Self::Instructions,
         Self::Dist,
         Self::Sanitize,
         Self::Fuzz,
@@ -90,6 +95,7 @@ impl Step {
             Self::Package => publish::NAME,
             Self::Build => "build",
             Self::Test => "test",
+            Self::Instructions => instructions::NAME,
             Self::Dist => dist::NAME,
             Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
@@ -125,6 +131,7 @@ impl Step {
             | Self::Documents
             | Self::Layers
             | Self::Package
+            | Self::Instructions
             | Self::Dist
             | Self::Sanitize
             | Self::Fuzz
@@ -154,6 +161,9 @@ impl Step {
         }
         if self == Self::Package {
             return publish::step(workspace, target);
+        }
+        if self == Self::Instructions {
+            return instructions::step();
         }
         if self == Self::Dist {
             return dist::step(workspace, target);
