@@ -65,7 +65,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,

@@ -213,7 +213,7 @@ macro_rules! build_crate {
             $version,
             " source\n",
             "cd source\n",
-            "CARGO_TARGET_DIR=../target RUSTFLAGS=--cap-lints=allow ",
+            "CARGO_TARGET_DIR=../target ",
             "cargo test --quiet --locked --no-run"
         )
     };
@@ -228,7 +228,7 @@ macro_rules! crate_tests {
             server: None,
             // Some tests provoke errors, of which urxe writes messages.
             client: concat!(
-                "cd source && CARGO_TARGET_DIR=../target RUSTFLAGS=--cap-lints=allow ",
+                "cd source && CARGO_TARGET_DIR=../target ",
                 "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='urxe run --' ",
                 "cargo test --quiet --locked --offline --no-fail-fast ",
                 $arguments,
@@ -310,18 +310,35 @@ pub(super) const PROGRAMS: &[Program] = &[
                   make -j$(nproc) -C test/gtest CFLAGS=\"-O1 $flags\" CXXFLAGS=\"-O0 $flags\" gtest \
                   >>build.log 2>&1",
         version: "sed -n 's/^PACKAGE_VERSION = //p' source/Makefile",
-        runs: &[Run {
-            name: "rc_verbs and ud_verbs",
-            places: &[OneHost],
-            server: None,
-            client: "urxe run -- source/test/gtest/gtest \
-                     --gtest_filter='rc_verbs/*:ud_verbs/*:-*stress*:*perf*:*p2p_rma*:\
-                     *pending_fairness*'",
-            expected: "[  PASSED  ]",
-            limit: 1200,
-            known: None,
-        }],
-        needs: "",
+        runs: &[
+            Run {
+                name: "rc_verbs and ud_verbs",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- source/test/gtest/gtest --gtest_filter=\
+                         'rc_verbs/uct_*:ud_verbs/uct_*:rc_verbs/test_uct_ep.*:ud_verbs/test_uct_ep.*\
+                         :-*p2p_rma*:*p2p_am_test*'",
+                expected: "[  PASSED  ]",
+                limit: 300,
+                known: None,
+            },
+            Run {
+                name: "ud_verbs: an interface closes while datagrams arrive",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- source/test/gtest/gtest --gtest_repeat=30 \
+                         --gtest_filter='ud_verbs/test_uct_pending.pending_purge/0'",
+                expected: "[  PASSED  ]",
+                limit: 120,
+                known: Some(
+                    "segmentation fault in urxe, at most runs. UCX's registration cache keeps a buffer \
+                     registered until after it is unmapped, and frees the receive buffers before \
+                     the queue pair (`uct_ud_iface_t` cleanup). An adapter pins the pages; urxe \
+                     writes to the address. `UCX_IB_REG_METHODS=direct` avoids it",
+                ),
+            },
+        ],
+        needs: "The tests of performance and stress, and those with messages of a gigabyte, are left out.",
     },
     Program {
         name: "libfabric",
@@ -636,15 +653,6 @@ by name.",
         )],
         needs: "",
     },
-    Program {
-        name: "async-rdma",
-        title: "async-rdma (crate)",
-        packages: &["cmake", "libclang-dev", "libibverbs-dev", "librdmacm-dev"],
-        prepare: build_crate!("async-rdma", "0.5.0"),
-        version: "echo 0.5.0",
-        runs: &[crate_tests!("", "test result: ok", None)],
-        needs: "",
-    },
 ];
 
 /// Programs that are not run.
@@ -656,6 +664,14 @@ pub(super) const OMITTED: &[Omitted] = &[
     Omitted {
         title: "rust-rdma-io (crates rdma-io, rdma-io-sys)",
         reason: "the crates contain no tests",
+    },
+    Omitted {
+        title: "async-rdma 0.5.0 (crate)",
+        reason: "present compilers reject it, for lints that it denies (`static_mut_refs`)",
+    },
+    Omitted {
+        title: "ibverbs 0.9.2 (crate)",
+        reason: "has two tests, and builds a copy of rdma-core",
     },
     Omitted {
         title: "gloo",

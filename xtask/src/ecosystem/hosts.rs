@@ -131,13 +131,12 @@ impl Host {
         ["tcp", "tcp6"].iter().any(|table| {
             let path = format!("/proc/{}/net/{table}", self.first);
             let rows = fs::read_to_string(path).unwrap_or_default();
-            let listens = rows.lines().any(|row| {
+            rows.lines().any(|row| {
                 let words: Vec<&str> = row.split_whitespace().collect();
                 // The local address, and the state `TCP_LISTEN`.
                 let local = words.get(1).and_then(|local| local.rsplit(':').next());
                 local == Some(&format!("{port:04X}")) && words.get(3) == Some(&"0A")
-            });
-            listens
+            })
         })
     }
 

@@ -141,8 +141,12 @@ pub(crate) fn step() -> Outcome {
     }
 }
 
-/// Returns the first package of the check's programs that is missing, after trying to install all.
+/// Returns what the check's programs need and is missing: the right to make namespaces, or a package,
+/// after trying to install all.
 fn missing() -> Option<String> {
+    if namespace::flags().is_none() {
+        return Some("needs the right to make namespaces".to_owned());
+    }
     let chosen = choose(QUICK).ok()?;
     chosen
         .iter()
