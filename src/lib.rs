@@ -75,7 +75,8 @@
 //! # Memory
 //! A [`MemoryRegion`] may be accessed by peers, so the program copies bytes in and out. A
 //! [`LocalBuffer`] has no remote rights. It dereferences to bytes, moves into a work request and
-//! returns in its completion, so nothing is copied. Posting and polling allocate nothing.
+//! returns in its completion, so nothing is copied. Posting and polling a request of one buffer, of
+//! up to two slices or of inline data allocates nothing.
 //!
 //! # Errors the compiler finds
 //! Sending before the queue pair is connected:
