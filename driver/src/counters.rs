@@ -54,7 +54,26 @@ struct Amount {
     bytes: u64,
 }
 
+/// The packets and bytes of a queue pair in both directions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amounts {
+    pub(crate) sent_packets: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_packets: u64,
+    pub(crate) received_bytes: u64,
+}
+
 impl Traffic {
+    /// Returns the packets and bytes.
+    pub(crate) fn amounts(&self) -> Amounts {
+        Amounts {
+            sent_packets: self.sent.packets,
+            sent_bytes: self.sent.bytes,
+            received_packets: self.received.packets,
+            received_bytes: self.received.bytes,
+        }
+    }
+
     /// Counts a batch that was sent.
     pub(crate) fn sent(&mut self, report: &SendReport, multicast: bool) {
         self.sent.packets += report.packets;

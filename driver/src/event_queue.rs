@@ -165,6 +165,7 @@ struct Unacknowledged(u64);
 
 impl AckCount {
     /// Counts one delivered event.
+    #[inline]
     pub fn delivered(&self) {
         lock(&self.counts).0 += 1;
     }

@@ -227,29 +227,48 @@ impl Sender {
         });
     }
 
-    /// Sends one packet, if the socket has space for it.
-    pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Passes one message to the kernel. `segment` is 0 for a lone packet.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    pub(super) fn send(&self, bytes: &[u8], segment: usize) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
         let mut controls = MaybeUninit::uninit();
-        let header = self.message(&mut iovec, &mut controls, 0);
+        let header = self.message(&mut iovec, &mut controls, segment);
+        self.outbound.counters.send_calls.add(1);
+        // Not through the C library's function, which is a cancellation point.
+        // SAFETY: the header's name, iovec, buffer and control messages outlive the call, which
+        // only reads them.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_sendmsg,
+                self.socket.fd().as_raw_fd(),
+                &raw const header,
+                SEND_FLAGS,
+            )
+        };
+        match n {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends one packet, if the socket has space for it.
+    pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
         loop {
-            let counters = &self.outbound.counters;
-            counters.send_calls.add(1);
-            // SAFETY: the header's name, iovec, buffer and control messages outlive the call, which
-            // only reads them.
-            let n = unsafe { libc::sendmsg(self.socket.fd().as_raw_fd(), &header, SEND_FLAGS) };
-            if n >= 0 {
-                counters.messages_out.add(1);
-                counters.datagrams_out.add(1);
-                counters.bytes_out.add(bytes.len() as u64);
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+            match self.send(bytes, 0) {
+                Ok(()) => {
+                    let counters = &self.outbound.counters;
+                    counters.messages_out.add(1);
+                    counters.datagrams_out.add(1);
+                    counters.bytes_out.add(bytes.len() as u64);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }

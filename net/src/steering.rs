@@ -82,6 +82,18 @@ struct Probe {
     nonce: Nonce,
 }
 
+impl Probe {
+    fn is_valid(&self) -> bool {
+        self.magic == PROBE_MAGIC && self.opcode == NO_OPCODE
+    }
+}
+
+/// Whether a UDP payload is a probe for the socket of a slot, which is no RoCE packet. Captures of
+/// the loopback interface contain them.
+pub fn is_port_probe(payload: &[u8]) -> bool {
+    Probe::ref_from_bytes(payload).is_ok_and(Probe::is_valid)
+}
+
 /// The answer to a probe: the slot of the socket that received it.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -299,7 +311,7 @@ impl Steering {
         // A probe is sent from the same address of this host.
         let probe = Probe::read_from_bytes(bytes)
             .ok()
-            .filter(|p| p.magic == PROBE_MAGIC && p.opcode == NO_OPCODE)
+            .filter(Probe::is_valid)
             .filter(|_| src.ip() == self.address.ip());
         let Some(probe) = probe else {
             self.counters.probes_rejected.add(1);

@@ -226,7 +226,8 @@ pub(super) unsafe fn post_receives(
     post: impl Fn(u64, &[Sge]) -> Result<(), Errno>,
 ) -> c_int {
     let mut at = wr;
-    let status = entry::status(name, || {
+    // The driver disables cancellation by itself where it completes receives in the error state.
+    let status = entry::short_status(name, || {
         let mut scratch = NO_ELEMENTS;
         while !at.is_null() {
             // SAFETY: `at` is an element of the caller's list, so it and its `sg_list` are

@@ -123,6 +123,7 @@ impl Polling {
     }
 
     /// Begins a post or a poll of a thread of the program.
+    #[inline]
     pub(crate) fn call(&self) -> Call<'_> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         add(&self.begun, 1);
@@ -146,6 +147,7 @@ impl Polling {
     }
 
     /// Counts a poll.
+    #[inline]
     pub(crate) fn polled(&self) {
         add(&self.polls, 1);
     }
@@ -242,6 +244,7 @@ impl AwaitedWrite<'_> {
     }
 
     /// Records a poll, and whether it received packets: more of the same message may follow.
+    #[inline]
     pub(crate) fn polled(&mut self, worked: bool) {
         if worked {
             self.empty_polls = match urxe_net::now().since(self.begun) >= WRITE_TIMEOUT {

@@ -27,7 +27,7 @@ use crate::scheduling::destinations::DestinationLimiter;
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use urxe_net::now;
+use urxe_net::{now, thread};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
@@ -260,7 +260,8 @@ impl Qp {
         }
     }
 
-    /// Posts a receive (11.4.1.2).
+    /// Posts a receive (11.4.1.2). The thread may be cancelled meanwhile: no cancellation point is
+    /// reached.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -270,12 +271,13 @@ impl Qp {
         }
         self.receives.post(wr_id, sges)?;
         if self.last_state().flushes_receives() {
-            self.flush_posted();
+            thread::without_cancellation(|| self.flush_posted());
         }
         Ok(())
     }
 
     /// Flushes receives that were posted while the queue pair entered the error state.
+    #[cold]
     fn flush_posted(&self) {
         let held = regions();
         let mut inner = self.lock();
@@ -364,7 +366,9 @@ impl Qp {
     fn publish(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
         self.state.store(state as u32, Ordering::Release);
         if state.flushes_receives() {
-            // Flush receives that were posted before the new state was published.
+            // Flush receives that were posted before the new state was published. A thread that
+            // posts later sees the new state, and flushes its receive itself.
+            self.receives.wait_for_posters();
             inner.transport.receive_posted(&mut self.host(regions));
         }
     }
