@@ -8,18 +8,19 @@
 //! ```text
 //! devices() -> Device -> Context --+-> CompletionQueue -> Completion
 //!                                  +-> Events
-//!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice,
-//!                                  LocalWord
-//!                                                         | +-> RemoteRegion, for the peer +->
-//!                                                         MemoryWindow ----> RemoteRegion, for the
-//!                                                         peer +-> SharedReceiveQueue, for queue
-//!                                                         pairs +-> PreparedQueuePair -> QueuePair
-//!                                                         +-> DatagramQueuePair -> Destination
-//!                                                         cm::Listener, cm::Route ->
-//!                                                         cm::Connection, which has a QueuePair
-//!                                                         cm::Service, cm::ServiceRoute ->
-//!                                                         cm::ServiceReply, which has a
-//!                                                         Destination
+//!                                  +-> ProtectionDomain
+//!
+//! ProtectionDomain --+-> MemoryRegion --+-> LocalSlice, LocalWord
+//!                    |                  +-> RemoteRegion, for the peer
+//!                    +-> MemoryWindow ----> RemoteRegion, for the peer
+//!                    +-> BufferPool ------> LocalBuffer
+//!                    +-> SharedReceiveQueue, for queue pairs
+//!                    +-> PreparedQueuePair -> QueuePair
+//!                    +-> DatagramQueuePair -> Destination
+//!
+//! cm::Listener, cm::Route        -> cm::Connection, which has a QueuePair
+//! cm::Service, cm::ServiceRoute  -> cm::ServiceReply, which has a Destination
+//! net::RdmaListener              -> net::RdmaStream, with the feature `net`
 //! ```
 //! An object keeps its parent alive, so objects may be dropped in any order.
 //!
@@ -70,6 +71,12 @@
 //!
 //! A future that is dropped leaves its work request to the queue pair, which owns the memory until
 //! the completion.
+//!
+//! # Memory
+//! A [`MemoryRegion`] may be accessed by peers, so the program copies bytes in and out. A
+//! [`LocalBuffer`] has no remote rights. It dereferences to bytes, moves into a work request and
+//! returns in its completion, so nothing is copied. Posting and polling a request of one buffer, of
+//! up to two slices or of inline data allocates nothing.
 //!
 //! # Errors the compiler finds
 //! Sending before the queue pair is connected:
