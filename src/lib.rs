@@ -159,6 +159,7 @@
 //! with its own reasons to fail. All of them convert to [`Error`], which has a
 //! [`kind`](Error::kind) and an [`errno`](Error::errno) and converts to [`std::io::Error`].
 
+mod buffer;
 pub mod cm;
 mod completion;
 mod context;
@@ -169,17 +170,21 @@ mod error;
 mod events;
 mod mr;
 mod mw;
+#[cfg(feature = "net")]
+pub mod net;
 mod outstanding;
 mod pd;
 pub mod prelude;
 mod qp;
 pub mod reactor;
+mod slices;
 mod srq;
 mod sync;
 mod tasks;
 mod wait;
 mod work;
 
+pub use buffer::{BufferPool, LocalBuffer};
 pub use cm::connect;
 pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;
@@ -196,8 +201,9 @@ pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
 pub use qp::{
     BuildError, DatagramAddress, DatagramQueuePair, Destination, Operation, PreparedQueuePair,
-    QueuePair, QueuePairBuilder, Transfer,
+    QueuePair, QueuePairBuilder, Transfer, TransferBuffer,
 };
+pub use slices::SliceList;
 pub use srq::{SharedReceiveQueue, SharedReceiveQueueBuilder};
 pub use work::{BatchError, PostError, ReceiveRequest, ScatterList, SendData, SendRequest};
 

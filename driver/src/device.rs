@@ -46,7 +46,7 @@ pub struct Device {
     loopback: bool,
     guid: [u8; 8],
     port: RwLock<Port>,
-    /// Whether the interface is gone.
+    /// Whether the interface was removed.
     gone: AtomicBool,
     /// The event queues of the contexts that have the device open.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
@@ -60,7 +60,7 @@ pub struct Device {
 
 /// A user of a device that is notified of changes, by a thread that holds no lock.
 pub(crate) trait DeviceUser: Send + Sync + fmt::Debug {
-    /// Called after the interface is gone.
+    /// Called after the interface was removed.
     fn device_removed(&self);
 
     /// Called after the link address of the interface has changed.
@@ -257,8 +257,8 @@ pub(crate) fn has_address(ip: IpAddr) -> bool {
     !is_link_local && all_devices().is_ok_and(|devices| devices.iter().any(has))
 }
 
-/// Returns the devices with this name that are in use. An interface that is gone may still have one
-/// beside its successor.
+/// Returns the devices with this name that are in use. An interface that was removed may still have
+/// one beside its successor.
 fn in_use(name: &str) -> Vec<Arc<Device>> {
     let mut known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     known.retain(|device| device.name == name);
@@ -450,7 +450,7 @@ impl Device {
         self.change(|port| port.update(interface));
     }
 
-    /// Marks the interface as gone. It does not return: one with the same name is another
+    /// Marks the interface as removed. This is final: a new interface with the same name is another
     /// interface.
     fn lost(&self) {
         self.change(|port| {

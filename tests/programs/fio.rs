@@ -19,7 +19,8 @@ fn job(directory: &Directory, name: &str, options: &str) -> String {
     format!("fio {}", path.display())
 }
 
-/// Returns whether all 16 MiB were transferred without a message. fio exits with 0 after some errors.
+/// Returns whether all 16 MiB were transferred without a message. fio exits with 0 after some
+/// errors.
 fn is_complete(side: &Finished) -> bool {
     let good = side.status.success() && !side.timed_out && side.stderr.is_empty();
     good && side.stdout.contains("err= 0")

@@ -1,5 +1,5 @@
-# Gives this network namespace interfaces of its own, then becomes the command that it is given.
-# Both ends of the cable are here: the suite talks to itself through the addresses of one device.
+# Creates the interfaces of this network namespace, then executes the given command. Both ends of the veth pair
+# are in this namespace: the suite sends to itself through the addresses of one device.
 set -e
 ip link set lo up
 ip link add va type veth peer name vb

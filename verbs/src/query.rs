@@ -25,8 +25,8 @@ use super::ffi::*;
 /// The vendor ID that software devices report: no OUI.
 const VENDOR: u32 = 0xff_ffff;
 
-/// The number of queue pair numbers of a process. The upper 8 of the 24 bits are the process's
-/// slot; the values 0, 1 and all ones of the other 16 are not used.
+/// The reported maximum of queue pairs. It is available in every slot: the upper 8 of the 24 bits of
+/// a queue pair number are the process's slot, and slot 0 lacks the numbers 0 and 1.
 const MAX_QP: c_int = 65_533;
 
 /// The reported maximum for objects that only memory limits. Programs may size arrays by it.

@@ -46,6 +46,8 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("fi_pingpong"), "libfabric-bin"),
     (Probe::Program("fio"), "fio"),
     (Probe::Program("patchelf"), "patchelf"),
+    // For the tests of the ABI that detect bad accesses, and the step that counts instructions.
+    (Probe::Program("valgrind"), "valgrind"),
     // For building the C examples.
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),
@@ -154,7 +156,7 @@ fn provide_scapy(environment: &Path) {
     }
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::bench::instructions;
 use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::dist;
@@ -44,9 +45,12 @@ pub(crate) enum Step {
     /// Unit, integration and documentation tests, in the release profile because of the data
     /// volume.
     Test,
+    /// Instructions of a round trip and an empty poll, compared with docs/PERFORMANCE.md; see
+    /// `bench::instructions`.
+    Instructions,
     /// Packages, installed in a fresh root; see `dist`.
     Dist,
-    /// The driver's tests with AddressSanitizer; see `sanitize`.
+    /// The tests of the driver and of `urxe-net` with AddressSanitizer; see `sanitize`.
     Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
     Fuzz,
@@ -58,7 +62,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
@@ -68,6 +72,7 @@ impl Step {
         Self::Package,
         Self::Build,
         Self::Test,
+        Self::Instructions,
         Self::Dist,
         Self::Sanitize,
         Self::Fuzz,
@@ -86,6 +91,7 @@ impl Step {
             Self::Package => publish::NAME,
             Self::Build => "build",
             Self::Test => "test",
+            Self::Instructions => instructions::NAME,
             Self::Dist => dist::NAME,
             Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
@@ -120,6 +126,7 @@ impl Step {
             | Self::Documents
             | Self::Layers
             | Self::Package
+            | Self::Instructions
             | Self::Dist
             | Self::Sanitize
             | Self::Fuzz
@@ -148,6 +155,9 @@ impl Step {
         }
         if self == Self::Package {
             return publish::step(workspace, target);
+        }
+        if self == Self::Instructions {
+            return instructions::step();
         }
         if self == Self::Dist {
             return dist::step(workspace, target);

@@ -82,8 +82,8 @@ pub enum SelectionError {
     /// An element cannot be the name of an interface.
     #[error("`{0}` is no name of an interface: names have no spaces and no slashes")]
     Name(String),
-    /// A selection follows an exclusion. Programs differ in whether an exclusion applies to all that
-    /// follows it, so such a list is ambiguous.
+    /// A selection follows an exclusion. Programs differ in whether an exclusion applies to all
+    /// that follows it, so such a list is ambiguous.
     #[error(
         "`{name}` follows an exclusion: put the names that are selected first, or `^` before each \
          name that is excluded, as in `^lo,^{name}`"

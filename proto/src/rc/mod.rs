@@ -176,13 +176,15 @@ impl RcQp {
         host: &mut H,
     ) -> Result<(), PostError> {
         self.base.check_post(wr)?;
-        let mut wr = *wr;
-        if self.base.service() != QpType::XrcIni {
-            wr.dest = None;
-        } else if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() {
-            return Err(PostError::Destination);
+        if self.base.service() == QpType::XrcIni {
+            if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() {
+                return Err(PostError::Destination);
+            }
+        } else if wr.dest.is_some() {
+            let wr = SendWr { dest: None, ..*wr };
+            return self.base.post_send(&wr, now, host, &mut self.requester);
         }
-        self.base.post_send(&wr, now, host, &mut self.requester)
+        self.base.post_send(wr, now, host, &mut self.requester)
     }
 
     /// Reports that a receive was posted to the queue pair's own queue.
@@ -427,6 +429,16 @@ impl RcQp {
             true => self.requester.in_flight() * self.base.attr.path_mtu.bytes() as u32,
             false => 0,
         }
+    }
+
+    /// The congestion window in packets.
+    pub fn congestion_window(&self) -> u32 {
+        self.requester.congestion_window()
+    }
+
+    /// The smoothed round-trip time (RFC 6298); `None` before the first sample.
+    pub fn smoothed_round_trip(&self) -> Option<Duration> {
+        self.requester.recovery().smoothed_round_trip()
     }
 
     /// Schedules the final ACK flush of a queue pair that is about to be destroyed.

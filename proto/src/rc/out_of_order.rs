@@ -247,6 +247,7 @@ impl OutOfOrder {
     }
 
     /// The time at which [`OutOfOrder::expire`] is to be called next.
+    #[inline]
     pub(super) fn deadline(&self) -> Time {
         match self.queue.is_empty() {
             true => Time::NEVER,

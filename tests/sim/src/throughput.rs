@@ -322,8 +322,8 @@ const LOSSY_ROUND_TRIPS: [u64; 2] = [10, 50];
 /// The length of a transfer over a lossy path: CUBIC needs about ten seconds to fill it again.
 const LOSSY_DURATION: Duration = Duration::from_secs(20);
 
-/// Returns a path of 1 Gbit/s with random losses, whose queue holds what the path carries in a round
-/// trip.
+/// Returns a path of 1 Gbit/s with random losses, whose queue holds what the path carries in a
+/// round trip.
 pub fn lossy_path(loss: f64, round_trip: Duration) -> Case {
     Case {
         name: "path with random losses",

@@ -5,7 +5,7 @@
 //! median of the rounds is reported.
 
 mod callgrind;
-mod instructions;
+pub(crate) mod instructions;
 mod page;
 mod pair;
 mod plan;
@@ -31,8 +31,8 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// Count the instructions of small operations under valgrind instead, and fail if one takes 3%
-    /// more than docs/PERFORMANCE.md records
+    /// Count the instructions of small operations under valgrind instead, and fail if an empty poll
+    /// or a round trip takes 3% more than docs/PERFORMANCE.md records
     #[arg(long, conflicts_with_all = ["only", "rounds"])]
     instructions: bool,
 

@@ -90,8 +90,8 @@ fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), St
     }
 }
 
-/// Makes packages of the release build and runs programs from them in a fresh root, as a step of the
-/// check. Symbols are kept, because without them everything would be compiled again.
+/// Makes packages of the release build and runs programs from them in a fresh root, as a step of
+/// the check. Symbols are kept, because without them everything would be compiled again.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: {NAME}: packages, installed in a fresh root");
     let started = Instant::now();
@@ -150,8 +150,8 @@ fn pack(products: &Products, workspace: &Path, out: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Returns the time that files in packages have, in seconds since 1970: `SOURCE_DATE_EPOCH`, or that
-/// of the commit.
+/// Returns the time that files in packages have, in seconds since 1970: `SOURCE_DATE_EPOCH`, or
+/// that of the commit.
 fn epoch(workspace: &Path) -> Result<String, String> {
     if let Ok(epoch) = env::var("SOURCE_DATE_EPOCH") {
         return Ok(epoch);
