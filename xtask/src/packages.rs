@@ -97,6 +97,26 @@ pub(crate) fn provide(target_directory: &Path) {
     provide_scapy(&target_directory.join("venv"));
 }
 
+/// Returns whether a Debian package is installed.
+pub(crate) fn is_installed(package: &str) -> bool {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat", "${db:Status-Status}", package])
+        .output();
+    output.is_ok_and(|output| output.stdout == b"installed")
+}
+
+/// Installs Debian packages that are missing, if possible, and reports it.
+pub(crate) fn provide_packages(packages: &[&str]) {
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_installed(package))
+        .collect();
+    if !missing.is_empty() {
+        install(&missing);
+    }
+}
+
 fn install(packages: &[&str]) {
     let list = packages.join(" ");
     if find_program("apt-get").is_none() {

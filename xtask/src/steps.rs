@@ -14,6 +14,7 @@ use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::dist;
 use crate::documents;
+use crate::ecosystem;
 use crate::fuzz;
 use crate::layers;
 use crate::outcome::Outcome;
@@ -56,13 +57,15 @@ pub(crate) enum Step {
     Fuzz,
     /// rdma-core's test suite; see `pyverbs`.
     Pyverbs,
+    /// Programs of others on emulated hosts; see `ecosystem`.
+    Ecosystem,
     /// A part of the matrix of urxe and the kernel's rxe that takes a few minutes; see `rxe`.
     Rxe,
 }
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
@@ -77,6 +80,7 @@ impl Step {
         Self::Sanitize,
         Self::Fuzz,
         Self::Pyverbs,
+        Self::Ecosystem,
         Self::Rxe,
     ];
 
@@ -96,6 +100,7 @@ impl Step {
             Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
             Self::Pyverbs => "pyverbs",
+            Self::Ecosystem => ecosystem::NAME,
             Self::Rxe => "rxe",
         }
     }
@@ -131,6 +136,7 @@ impl Step {
             | Self::Sanitize
             | Self::Fuzz
             | Self::Pyverbs
+            | Self::Ecosystem
             | Self::Rxe => &[],
         }
     }
@@ -170,6 +176,9 @@ impl Step {
         }
         if self == Self::Pyverbs {
             return pyverbs::step(workspace, target);
+        }
+        if self == Self::Ecosystem {
+            return ecosystem::step();
         }
         if self == Self::Rxe {
             return rxe::step(filter, workspace, target);
