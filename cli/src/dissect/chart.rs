@@ -15,8 +15,8 @@ use super::report::{end, title};
 const PAGE: &str = include_str!("chart.html");
 const PLACEHOLDER: &str = "/*DATA*/";
 
-/// Packets of one connection in the page. More make the page slow.
-const MOST_PACKETS: usize = 20_000;
+/// The most packets of one connection in the page, which more packets make slow.
+const MAX_PACKETS: usize = 20_000;
 
 /// Returns the page.
 pub fn page(file: &Path, dissection: &Dissection) -> String {
@@ -47,7 +47,7 @@ fn connection(index: usize, dissection: &Dissection) -> Value {
     let packets: Vec<Value> = connection
         .packets
         .iter()
-        .take(MOST_PACKETS)
+        .take(MAX_PACKETS)
         .map(|&(i, direction)| {
             let packet = &dissection.packets[i];
             let texts: Vec<String> = notes

@@ -16,8 +16,8 @@ use super::packet::Packet;
 use super::requests::Counts;
 use crate::devices::align;
 
-/// Findings of one kind in one connection that are listed. JSON has all.
-const MOST: usize = 20;
+/// The most findings of one kind in one connection that are listed. JSON has all.
+const MAX_LISTED: usize = 20;
 
 pub fn text(dissection: &Dissection, packets: bool) -> String {
     let mut text = summary(dissection);
@@ -177,19 +177,19 @@ fn findings(dissection: &Dissection) -> String {
             .entry((finding.connection, finding.kind))
             .or_default();
         *count += 1;
-        if *count <= MOST {
+        if *count <= MAX_LISTED {
             rows.push(finding_row(finding));
         }
     }
     let mut text = table(&rows);
     for ((connection, kind), count) in listed {
-        if count > MOST {
+        if count > MAX_LISTED {
             let connection =
                 connection.map_or(String::new(), |i| format!(" of connection {}", i + 1));
             let _ = writeln!(
                 text,
                 "  {} more of kind {}{connection}: see --json",
-                count - MOST,
+                count - MAX_LISTED,
                 kind.name(),
             );
         }

@@ -9,11 +9,13 @@ use std::time::Duration;
 use etherparse::PacketBuilder;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, TsResolution};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 use urxe_proto::icrc::{self, Flow};
 use urxe_proto::ids::{Qpn, RKey};
 use urxe_proto::psn::Psn;
 use urxe_proto::wire::{
-    Credits, Header, NakCode, Opcode, Packet, Reth, RnrTimer, Syndrome, UDP_PORT,
+    Credits, Header, NakCode, Opcode, Packet, PayloadRule, Reth, RnrTimer, Syndrome, UDP_PORT,
 };
 
 use super::finding::Kind;
@@ -402,6 +404,49 @@ fn packet_at_a_second_interface_is_counted_once() {
     let dissection = dissect(DataLink::LINUX_SLL, &frames);
     assert_eq!((dissection.right, dissection.copies), (2, 1));
     assert!(dissection.findings.is_empty(), "{:?}", dissection.findings);
+}
+
+/// Requests and responses of any opcode, PSN and length, between two queue pairs, in any order.
+#[test]
+fn arbitrary_packets_are_followed() {
+    const PACKETS: usize = 1000;
+    for seed in 0..4 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut packets = Vec::new();
+        while packets.len() < PACKETS {
+            let Some(opcode) = Opcode::from_u8(random.random::<u8>() & 0x1f) else {
+                continue;
+            };
+            // Mostly near each other, and around the end of the number space.
+            let psn = match random.random_range(0..50) {
+                0 => random.random(),
+                _ => Psn::SPACE - 20 + random.random_range(0..40),
+            };
+            let is_response = opcode.info().operation.is_response();
+            let qpn = if is_response { QP_A } else { QP_B };
+            let bytes: Vec<u8> = (0..32).map(|_| random.random()).collect();
+            let mut packet = vec![0; 12];
+            Header::new(opcode, Qpn::new(qpn), Psn::new(psn))
+                .bth
+                .emit(&mut packet);
+            packet.extend(&bytes[..opcode.info().headers_len.min(bytes.len())]);
+            if opcode.info().payload != PayloadRule::None {
+                let lengths = [0, 4, 256, MTU, MTU + 4];
+                packet.resize(packet.len() + lengths[random.random_range(0..5)], 0);
+            }
+            let (src, dst) = if is_response { (B, A) } else { (A, B) };
+            packets.push(ip(src, dst, &[packet]));
+        }
+        let dissection = conversation(&packets);
+        assert_eq!(dissection.right, PACKETS as u64);
+        assert!(!dissection.findings.is_empty());
+        let sizes = dissection.connections.iter();
+        let sizes = sizes.map(|followed| followed.connection.packets.len());
+        assert_eq!(sizes.sum::<usize>(), dissection.packets.len());
+        // Every finding has a place in the text and in JSON.
+        assert!(report::text(&dissection, true).len() > PACKETS);
+        assert!(report::json(&dissection, true).len() > PACKETS);
+    }
 }
 
 #[test]
