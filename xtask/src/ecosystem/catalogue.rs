@@ -392,7 +392,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             fabtest!("fi_rdm_tagged_peek -p 'verbs;ofi_rxm'", "Receive msg"),
             fabtest!(
                 "fi_inject_test -p 'verbs;ofi_rxm'",
-                "GOOD: Completed Testing"
+                "GOOD: Completed"
             ),
         ],
         needs: "",
