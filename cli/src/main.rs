@@ -6,6 +6,7 @@ mod demo;
 mod devices;
 mod dissect;
 mod doctor;
+mod elf;
 mod embedded;
 mod environment;
 mod fuzz;
@@ -21,6 +22,7 @@ mod run;
 mod stat;
 mod sysfs;
 mod top;
+mod vendored;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

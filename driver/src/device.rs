@@ -1,6 +1,7 @@
 //! Devices: one for each usable network interface that is selected (see ARCHITECTURE.md).
 
 mod selection;
+mod speed;
 
 use crate::counters;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
@@ -17,6 +18,7 @@ use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
 pub use selection::{NAME_PREFIX, Selection, SelectionError, VARIABLE};
+pub use speed::{LaneSpeed, Speed, SpeedError, Width};
 
 /// The number of a device's only port.
 pub const PORT: u8 = 1;
@@ -38,6 +40,7 @@ pub enum PortState {
 #[derive(Debug)]
 pub struct Device {
     name: String,
+    speed: Speed,
     interface: String,
     index: u32,
     loopback: bool,
@@ -199,6 +202,15 @@ fn selection() -> io::Result<Option<&'static Selection>> {
     Ok(SELECTION.get_or_init(|| selection).as_ref())
 }
 
+/// Returns the name and the speed of the device of an interface.
+fn described(interface: &str) -> (String, Speed) {
+    // A selection that is not understood is an error where devices are listed.
+    match selection() {
+        Ok(Some(selection)) => selection.device(interface),
+        _ => (selection::device_name(interface), Speed::default()),
+    }
+}
+
 /// Returns why an interface has no device; `None` if it has one.
 fn unusable(interface: &Interface) -> Option<&'static str> {
     if !interface.up {
@@ -282,8 +294,10 @@ impl Device {
             gids: Vec::new(),
         };
         port.update(interface);
+        let (name, speed) = described(&interface.name);
         Device {
-            name: selection::device_name(&interface.name),
+            name,
+            speed,
             interface: interface.name.clone(),
             index: interface.index,
             loopback: interface.loopback,
@@ -297,9 +311,15 @@ impl Device {
         }
     }
 
-    /// Returns its name: `urxe_` and the name of the interface.
+    /// Returns its name: the one that [`VARIABLE`] gives it, or else `urxe_` and the name of the
+    /// interface.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the link speed that it reports: the one in [`VARIABLE`], or else 40 Gbit/s.
+    pub fn speed(&self) -> Speed {
+        self.speed
     }
 
     /// Returns the name of the interface.

@@ -95,7 +95,7 @@ fn counters_match_the_packets_on_the_wire() {
     assert_eq!(peer(&from_b), Some(from_a.qpn));
     assert!(from_b.received_bytes <= from_a.sent_bytes);
     assert!(from_a.sent_bytes > PACKETS * MTU);
-    assert!(from_a.window > Some(0) && from_a.round_trip.is_some());
+    assert!(from_a.window > Some(0));
     assert_eq!(report.queue_pairs_omitted, 0);
 
     // The device keeps the counts of queue pairs that were destroyed.

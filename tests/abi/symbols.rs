@@ -249,7 +249,12 @@ fn support_page(symbols: &[Symbol]) -> String {
         .iter()
         .filter(|symbol| symbol.state == State::Done)
         .count();
-    writeln!(page, "\n{done} of {} symbols are implemented.", symbols.len()).expect("a string");
+    writeln!(
+        page,
+        "\n{done} of {} symbols are implemented.",
+        symbols.len()
+    )
+    .expect("a string");
 
     let mut nodes: Vec<String> = Vec::new();
     for symbol in &symbols {

@@ -6,6 +6,7 @@
 
 mod bench;
 mod cargo_log;
+mod debian_root;
 mod dependencies;
 mod dist;
 mod documents;

@@ -14,10 +14,15 @@ impl Engine {
         self.polling.polled();
         self.send_deferred();
         let taken = take().or_else(|| {
+            if self.polling.drains() {
+                self.send_delayed_acks();
+                return None;
+            }
             self.poll();
             take()
         });
         if taken.is_some() {
+            self.polling.returned();
             self.await_write();
         }
         taken

@@ -26,7 +26,7 @@ pub struct Report {
     pub devices: BTreeMap<String, DeviceReport>,
     /// Counters that belong to no device: system calls, port sharing, injected faults.
     pub process: Counts,
-    /// The queue pairs with the most packets, at most [`MAX_QUEUE_PAIRS`].
+    /// The queue pairs with the most packets, at most 100.
     #[serde(default)]
     pub queue_pairs: Vec<QueuePairReport>,
     /// The number of queue pairs that are not listed.

@@ -16,6 +16,8 @@ pub(crate) struct Polling {
     calls: CachePadded<AtomicU32>,
     /// The number of posts and polls that have begun so far.
     begun: AtomicU64,
+    /// The value of `begun` when the last poll returned a completion.
+    returned: AtomicU64,
     empty: CachePadded<EmptyPolls>,
     /// The number of peers' writes to the program's memory so far that gave no completion.
     written: CachePadded<AtomicU64>,
@@ -150,6 +152,22 @@ impl Polling {
     #[inline]
     pub(crate) fn polled(&self) {
         add(&self.polls, 1);
+    }
+
+    /// Records that the poll which began last returns a completion.
+    pub(crate) fn returned(&self) {
+        self.returned.store(self.calls(), Ordering::Relaxed);
+    }
+
+    /// Returns whether the poll that began last directly follows one that returned a completion.
+    ///
+    /// The program then drains its queue, and handles what it got when the queue is empty: it posts
+    /// the next receives, for one. If such a poll received packets, the queue of a fast peer would
+    /// never be empty.
+    pub(crate) fn drains(&self) -> bool {
+        self.calls()
+            .wrapping_sub(self.returned.load(Ordering::Relaxed))
+            == 1
     }
 
     /// Runs `work`, which receives packets, as a poll that found no completion, and returns its
@@ -294,6 +312,26 @@ mod tests {
         polling.wrote();
         assert!(polling.take_written());
         assert!(!polling.take_written());
+    }
+
+    #[test]
+    fn one_poll_after_a_completion_finds_the_end_of_the_queue() {
+        let polling = Polling::default();
+        drop(polling.call());
+        drop(polling.call());
+        assert!(!polling.drains());
+        polling.returned();
+        drop(polling.call());
+        assert!(polling.drains());
+        drop(polling.call());
+        assert!(!polling.drains());
+        polling.returned();
+        drop(polling.call_to_post(|| true));
+        drop(polling.call());
+        assert!(
+            !polling.drains(),
+            "an answer to the message may be on its way"
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use crate::debian_root;
 use crate::outcome::Outcome;
 use crate::release::{self, succeed};
 use crate::test_log::TestLog;
@@ -95,7 +96,7 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: {NAME}: packages, installed in a fresh root");
     let started = Instant::now();
     let mut log = TestLog::default();
-    let problem = match fresh_root::obstacle() {
+    let problem = match debian_root::obstacle() {
         Some(obstacle) if env::var("CI").as_deref() != Ok("true") => {
             log.left_out.push(format!("{NAME}: {obstacle}"));
             None

@@ -4,7 +4,7 @@
 //! receives for packets holds the lock of the queue pair, so there is one such thread at a time. It
 //! needs no lock of the ring: a receive that is posted belongs to it, a free slot to the posters.
 
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use urxe_proto::host::Receive;
 use urxe_proto::ids::LKey;
 use urxe_proto::queue::{NoMemory, PostError};
@@ -32,6 +32,9 @@ pub(crate) struct ReceiveRing {
     /// queue pair is locked.
     taken: AtomicUsize,
     next_posted: AtomicUsize,
+    /// A message found no receive since the last one was posted. Changes only while `next_free` is
+    /// locked.
+    is_awaited: AtomicBool,
 }
 
 impl ReceiveRing {
@@ -53,6 +56,7 @@ impl ReceiveRing {
             posted: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
             next_posted: AtomicUsize::new(0),
+            is_awaited: AtomicBool::new(false),
         })
     }
 
@@ -64,11 +68,11 @@ impl ReceiveRing {
         self.posted.load(Ordering::Acquire).wrapping_sub(taken) as u32
     }
 
-    /// Posts a receive.
+    /// Posts a receive. Returns whether a message may be waiting for it.
     ///
     /// # Errors
     /// [`PostError::TooManySges`] or [`PostError::Full`].
-    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
         if sges.len() > self.max_sge {
             return Err(PostError::TooManySges);
         }
@@ -89,14 +93,19 @@ impl ReceiveRing {
         *slot = self.after(*slot);
         // Release: a thread that sees the receive also sees its words.
         self.posted.store(posted.wrapping_add(1), Ordering::Release);
-        Ok(())
+        // A swap would be an atomic read-modify-write for each receive.
+        let is_awaited = self.is_awaited.load(Ordering::Relaxed);
+        if is_awaited {
+            self.is_awaited.store(false, Ordering::Relaxed);
+        }
+        Ok(is_awaited)
     }
 
     /// Takes the oldest receive into `into`; returns false when there is none. The caller must hold
     /// the lock of the queue pair: of two concurrent calls, both may take the same receive.
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);
-        if self.posted.load(Ordering::Acquire) == taken {
+        if self.posted.load(Ordering::Acquire) == taken && self.is_empty_for_posters(taken) {
             return false;
         }
         let slot = self.next_posted.load(Ordering::Relaxed);
@@ -115,6 +124,19 @@ impl ReceiveRing {
         self.next_posted.store(self.after(slot), Ordering::Relaxed);
         self.taken.store(taken.wrapping_add(1), Ordering::Release);
         true
+    }
+
+    /// Returns whether no receive is posted after the first `taken` ones. If so, the next post
+    /// reports that a message may be waiting.
+    #[cold]
+    fn is_empty_for_posters(&self, taken: usize) -> bool {
+        // The lock decides: either the receive is seen here, or its poster sees `is_awaited`.
+        let _posters = lock(&self.next_free);
+        let is_empty = self.posted.load(Ordering::Acquire) == taken;
+        if is_empty {
+            self.is_awaited.store(true, Ordering::Relaxed);
+        }
+        is_empty
     }
 
     /// Waits until the threads that are posting have posted. The receive of a thread that posts

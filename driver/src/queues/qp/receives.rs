@@ -54,8 +54,9 @@ impl Source {
         }
     }
 
-    /// Posts a receive to the queue pair's own receive queue.
-    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    /// Posts a receive to the queue pair's own receive queue. True if a message may be waiting for
+    /// it.
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
         match self {
             Self::Nowhere => Err(PostError::Operation),
             Self::Own(ring, _) => ring.post(wr_id, sges),
