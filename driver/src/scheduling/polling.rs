@@ -328,10 +328,7 @@ mod tests {
         polling.returned();
         drop(polling.call_to_post(|| true));
         drop(polling.call());
-        assert!(
-            !polling.drains(),
-            "an answer to the message may be on its way"
-        );
+        assert!(!polling.drains(), "an answer to the message may arrive");
     }
 
     #[test]

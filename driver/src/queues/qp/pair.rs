@@ -275,7 +275,6 @@ impl Qp {
 
     /// Executes messages that waited for a receive, and answers them. Flushes receives that were
     /// posted while the queue pair entered the error state.
-    #[cold]
     pub(crate) fn receive_posted(self: &Arc<Self>) -> Effects {
         let held = regions();
         let mut guard = self.lock();

@@ -4,7 +4,7 @@
 //! receives for packets holds the lock of the queue pair, so there is one such thread at a time. It
 //! needs no lock of the ring: a receive that is posted belongs to it, a free slot to the posters.
 
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use urxe_proto::host::Receive;
 use urxe_proto::ids::LKey;
 use urxe_proto::queue::{NoMemory, PostError};
@@ -24,17 +24,23 @@ pub(crate) struct ReceiveRing {
     max_sge: usize,
     /// The slots. A slot is written before `posted` includes it, and read before `taken` does.
     words: Box<[AtomicU64]>,
-    /// The slot of the next receive that is posted.
-    next_free: Mutex<usize>,
-    /// The receives that were ever posted. Changes only while `next_free` is locked.
+    /// The state of the threads that post.
+    posters: Mutex<Posters>,
+    /// The receives that were ever posted. Changes only while `posters` is locked.
     posted: AtomicUsize,
     /// The receives that were ever taken, and the slot of the next one. Both change only while the
     /// queue pair is locked.
     taken: AtomicUsize,
     next_posted: AtomicUsize,
-    /// A message found no receive since the last one was posted. Changes only while `next_free` is
-    /// locked.
-    is_awaited: AtomicBool,
+}
+
+/// The state of the threads that post.
+#[derive(Debug, Default)]
+struct Posters {
+    /// The slot of the next receive that is posted.
+    next_free: usize,
+    /// Whether a message found no receive since the last one was posted.
+    is_awaited: bool,
 }
 
 impl ReceiveRing {
@@ -52,11 +58,10 @@ impl ReceiveRing {
             capacity,
             max_sge,
             words: words.into(),
-            next_free: Mutex::new(0),
+            posters: Mutex::new(Posters::default()),
             posted: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
             next_posted: AtomicUsize::new(0),
-            is_awaited: AtomicBool::new(false),
         })
     }
 
@@ -68,7 +73,8 @@ impl ReceiveRing {
         self.posted.load(Ordering::Acquire).wrapping_sub(taken) as u32
     }
 
-    /// Posts a receive. Returns whether a message may be waiting for it.
+    /// Posts a receive. True if a message may be waiting for it: [`ReceiveRing::take`] has returned
+    /// false since the last post.
     ///
     /// # Errors
     /// [`PostError::TooManySges`] or [`PostError::Full`].
@@ -76,13 +82,13 @@ impl ReceiveRing {
         if sges.len() > self.max_sge {
             return Err(PostError::TooManySges);
         }
-        let mut slot = lock(&self.next_free);
+        let mut posters = lock(&self.posters);
         let posted = self.posted.load(Ordering::Relaxed);
         // Acquire: the slot is written only after its previous receive was read.
         if posted.wrapping_sub(self.taken.load(Ordering::Acquire)) == self.capacity {
             return Err(PostError::Full);
         }
-        let (head, elements) = self.slot(*slot).split_at(SLOT_WORDS);
+        let (head, elements) = self.slot(posters.next_free).split_at(SLOT_WORDS);
         head[0].store(wr_id, Ordering::Relaxed);
         head[1].store(sges.len() as u64, Ordering::Relaxed);
         for (words, sge) in elements.chunks_exact(SGE_WORDS).zip(sges) {
@@ -90,22 +96,17 @@ impl ReceiveRing {
             words[0].store(sge.addr, Ordering::Relaxed);
             words[1].store(rest, Ordering::Relaxed);
         }
-        *slot = self.after(*slot);
+        posters.next_free = self.after(posters.next_free);
         // Release: a thread that sees the receive also sees its words.
         self.posted.store(posted.wrapping_add(1), Ordering::Release);
-        // A swap would be an atomic read-modify-write for each receive.
-        let is_awaited = self.is_awaited.load(Ordering::Relaxed);
-        if is_awaited {
-            self.is_awaited.store(false, Ordering::Relaxed);
-        }
-        Ok(is_awaited)
+        Ok(std::mem::take(&mut posters.is_awaited))
     }
 
     /// Takes the oldest receive into `into`; returns false when there is none. The caller must hold
     /// the lock of the queue pair: of two concurrent calls, both may take the same receive.
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);
-        if self.posted.load(Ordering::Acquire) == taken && self.is_empty_for_posters(taken) {
+        if self.posted.load(Ordering::Acquire) == taken && self.await_post(taken) {
             return false;
         }
         let slot = self.next_posted.load(Ordering::Relaxed);
@@ -126,23 +127,20 @@ impl ReceiveRing {
         true
     }
 
-    /// Returns whether no receive is posted after the first `taken` ones. If so, the next post
-    /// reports that a message may be waiting.
+    /// Makes the next post report that a message may be waiting. Returns false if a receive was
+    /// posted since `taken` of them were.
     #[cold]
-    fn is_empty_for_posters(&self, taken: usize) -> bool {
-        // The lock decides: either the receive is seen here, or its poster sees `is_awaited`.
-        let _posters = lock(&self.next_free);
+    fn await_post(&self, taken: usize) -> bool {
+        let mut posters = lock(&self.posters);
         let is_empty = self.posted.load(Ordering::Acquire) == taken;
-        if is_empty {
-            self.is_awaited.store(true, Ordering::Relaxed);
-        }
+        posters.is_awaited |= is_empty;
         is_empty
     }
 
     /// Waits until the threads that are posting have posted. The receive of a thread that posts
     /// later is posted after everything that the caller has done.
     pub(crate) fn wait_for_posters(&self) {
-        drop(lock(&self.next_free));
+        drop(lock(&self.posters));
     }
 
     /// Returns the words of a slot.
@@ -224,12 +222,26 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_post_reports_that_a_receive_was_missed() {
+        let ring = ReceiveRing::new(2, 1).unwrap();
+        assert_eq!(ring.post(1, &[]), Ok(false));
+        assert!(next(&ring).is_some());
+        for id in 2..4 {
+            assert_eq!(next(&ring), None);
+            assert_eq!(next(&ring), None);
+            assert_eq!(ring.post(id, &[]), Ok(true));
+            assert_eq!(next(&ring), Some((id, Vec::new())));
+        }
+        assert_eq!(ring.post(4, &[]), Ok(false));
+    }
+
     /// A packet takes five locks in all; a poster may hold this one meanwhile.
     #[test]
     fn taking_needs_no_lock() {
         let ring = ReceiveRing::new(1, 1).unwrap();
         ring.post(7, &[sge(7)]).unwrap();
-        let _posting = lock(&ring.next_free);
+        let _posting = lock(&ring.posters);
         assert_eq!(next(&ring), Some((7, vec![sge(7)])));
     }
 }
