@@ -390,10 +390,7 @@ pub(super) const PROGRAMS: &[Program] = &[
                 "GOOD all done"
             ),
             fabtest!("fi_rdm_tagged_peek -p 'verbs;ofi_rxm'", "Receive msg"),
-            fabtest!(
-                "fi_inject_test -p 'verbs;ofi_rxm'",
-                "GOOD: Completed Testing"
-            ),
+            fabtest!("fi_inject_test -p 'verbs;ofi_rxm'", "GOOD: Completed"),
         ],
         needs: "",
     },

@@ -57,6 +57,13 @@ impl Hosts {
             ))?;
             switch.ip(&format!("link set port{number} master bridge0 up"))?;
             host.ip(&format!("addr add {address}/24 dev eth0"))?;
+            // Duplicate address detection takes a second, in which programs find an address that
+            // they cannot use.
+            host.run(&[
+                "sh",
+                "-c",
+                "echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad",
+            ])?;
             host.ip("link set eth0 up")?;
             host.ip("link set lo up")?;
             hosts.push(host);
@@ -151,13 +158,13 @@ impl Host {
     }
 
     fn ip(&self, words: &str) -> Result<(), String> {
+        let words: Vec<&str> = ["ip"].into_iter().chain(words.split(' ')).collect();
+        self.run(&words)
+    }
+
+    fn run(&self, command: &[&str]) -> Result<(), String> {
         let [nsenter, arguments @ ..] = self.words();
-        succeed(
-            Command::new(nsenter)
-                .args(arguments)
-                .arg("ip")
-                .args(words.split(' ')),
-        )
+        succeed(Command::new(nsenter).args(arguments).args(command))
     }
 }
 
