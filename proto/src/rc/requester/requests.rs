@@ -85,7 +85,11 @@ impl Requester {
         }
         let window = self.window.packets();
         let requests = attr.max_rd_atomic.clamp(1, READ_REQUESTS_OF_LARGE_WINDOW);
-        let most = window.div_ceil(u32::from(requests)).max(most);
+        // A request does not exceed a send quantum, which may be as small.
+        let most = match self.quantum.is_required() {
+            true => most,
+            false => window.div_ceil(u32::from(requests)).max(most),
+        };
         if window > self.window.base() {
             return most;
         }
