@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, value_enum, value_delimiter = ',', requires = "seed")]
     without: Vec<Fault>,
 
-    /// With `paths` or `congestion`: write the table to docs/CONGESTION.md.
+    /// With `paths`, `queues` or `congestion`: write the table to docs/CONGESTION.md.
     #[arg(long)]
     write: bool,
 }
@@ -61,6 +61,9 @@ enum Simulation {
     /// The link utilization of connections over paths without loss, short and long, and the packets
     /// that were sent again: a table.
     Paths,
+    /// The link utilization of the congestion control algorithms over paths with queues that hold
+    /// less than the path carries in a round trip: a table.
+    Queues,
     /// The link utilization of the congestion control algorithms over paths with random losses: a
     /// table.
     Congestion,
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Simulation::Paths => table("paths", options.write, paths::matrix),
+        Simulation::Queues => table("queues", options.write, paths::queues),
         Simulation::Congestion => table("congestion", options.write, paths::congestion),
     }
 }

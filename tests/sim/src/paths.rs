@@ -171,6 +171,51 @@ pub fn matrix(line: &mut dyn FnMut(String)) {
     }
 }
 
+/// The paths of the table of queues, by rate in Mbit/s and round trip in microseconds.
+const QUEUE_PATHS: [(u64, u64); 6] = [
+    (1_000, 1_000),
+    (1_000, 10_000),
+    (1_000, 50_000),
+    (10_000, 1_000),
+    (10_000, 10_000),
+    (25_000, 60),
+];
+
+/// The sizes of their queues, as fractions (1/8 ...) of what the path carries in a round trip.
+const QUEUE_FRACTIONS: [u32; 4] = [8, 4, 2, 1];
+
+/// The number of round trips of a transfer over a path with a short queue: the first overflow and
+/// its repair are a part of it, and most of it comes after.
+const QUEUE_ROUND_TRIPS: u32 = 200;
+
+/// Returns a transfer over a path whose queue holds this part of what the path carries in a round
+/// trip, and at least 20 packets.
+fn queued(path: Path, fraction: u32) -> Case {
+    let packets = path.product() / PACKET as f64 / f64::from(fraction);
+    Case {
+        queue: (packets as usize).max(20),
+        warm_up: Duration::ZERO,
+        duration: path.round_trip * QUEUE_ROUND_TRIPS,
+        ..path.case()
+    }
+}
+
+/// Writes a table with a row per path and size of its queue, and a column per operation and
+/// algorithm: the fraction of the rate that was used, and the fraction of packets that arrived
+/// twice.
+pub fn queues(line: &mut dyn FnMut(String)) {
+    header("path, queue", line);
+    for (rate, micros) in QUEUE_PATHS {
+        let path = Path::new(rate, micros);
+        for fraction in QUEUE_FRACTIONS {
+            let case = queued(path, fraction);
+            let round_trip = path.round_trip;
+            let name = format!("{rate} Mbit/s, {round_trip:?}, {} packets", case.queue);
+            line(row(&name, &case));
+        }
+    }
+}
+
 /// The length of a READ on a path with losses, in bytes.
 const LONG: u32 = 1 << 20;
 
@@ -200,31 +245,41 @@ fn lossy(loss: f64, round_trip: Duration) -> Case {
     }
 }
 
+/// The operations of the tables of algorithms.
+const OPERATIONS: [(&str, Work); 2] = [("WRITE", Work::Write(MESSAGE)), ("READ", Work::Read(LONG))];
+
+/// Writes the header of a table with a column per operation and algorithm.
+fn header(first: &str, line: &mut dyn FnMut(String)) {
+    let names = OPERATIONS.map(|(operation, _)| {
+        Algorithm::ALL.map(|algorithm| format!("{operation}, `{algorithm}`"))
+    });
+    let names = names.as_flattened();
+    line(format!("| {first} | {} |", names.join(" | ")));
+    line(format!("|---|{}", "---|".repeat(names.len())));
+}
+
+/// Returns the row of such a table: the fraction of the rate that was used, and the fraction of
+/// packets that arrived twice.
+fn row(name: &str, case: &Case) -> String {
+    let cells = OPERATIONS.map(|(_, work)| {
+        Algorithm::ALL.map(|algorithm| {
+            let outcome = run(case, algorithm, true, work);
+            let (used, again) = (outcome.utilization * 100.0, outcome.needless() * 100.0);
+            format!("{used:.1}%, {again:.2}%")
+        })
+    });
+    format!("| {name} | {} |", cells.as_flattened().join(" | "))
+}
+
 /// Writes a table with a row per path with random losses, and a column per operation and algorithm:
 /// the fraction of the rate that was used, and the fraction of packets that arrived twice.
 pub fn congestion(line: &mut dyn FnMut(String)) {
-    let operations = [("WRITE", Work::Write(MESSAGE)), ("READ", Work::Read(LONG))];
-    let columns =
-        operations.map(|operation| Algorithm::ALL.map(|algorithm| (operation, algorithm)));
-    let columns = columns.as_flattened();
-    let names = columns
-        .iter()
-        .map(|((name, _), algorithm)| format!("{name}, `{algorithm}`"));
-    let names: Vec<_> = names.collect();
-    line(format!("| round trip, loss | {} |", names.join(" | ")));
-    line(format!("|---|{}", "---|".repeat(names.len())));
+    header("round trip, loss", line);
     for millis in LOSSY_ROUND_TRIPS {
         let round_trip = Duration::from_millis(millis);
         for loss in LOSSES {
-            let cells = columns.iter().map(|&((_, work), algorithm)| {
-                let outcome = run(&lossy(loss, round_trip), algorithm, true, work);
-                let percent = |part: f64| part * 100.0;
-                let (used, again) = (percent(outcome.utilization), percent(outcome.needless()));
-                format!("{used:.1}%, {again:.2}%")
-            });
-            let cells: Vec<_> = cells.collect();
-            let row = cells.join(" | ");
-            line(format!("| {round_trip:?}, {}% | {row} |", loss * 100.0));
+            let name = format!("{round_trip:?}, {}%", loss * 100.0);
+            line(row(&name, &lossy(loss, round_trip)));
         }
     }
 }
@@ -335,6 +390,23 @@ mod tests {
                     assert!(needless <= 0.03, "{case:?}, {algorithm}: {needless}");
                 }
             }
+        }
+    }
+
+    /// A responder reports the gaps of a window one in each round trip. Repaired singly, those of
+    /// the first overflow took most of the transfer.
+    #[test]
+    fn long_path_recovers_from_the_overflow_of_a_short_queue() {
+        let case = queued(Path::new(1_000, 50_000), 4);
+        for (algorithm, least) in [
+            (Algorithm::Cubic, 0.1),
+            (Algorithm::Delay, 0.5),
+            (Algorithm::Loss, 0.1),
+        ] {
+            let outcome = run(&case, algorithm, true, Work::Write(MESSAGE));
+            assert!(outcome.utilization >= least, "{algorithm}: {outcome}");
+            let needless = outcome.needless();
+            assert!(needless <= 0.03, "{algorithm}: {needless}");
         }
     }
 
