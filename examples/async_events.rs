@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let events = context.events().clone();
     let waiting = thread::spawn(move || {
         loop {
-            let event = events.next()?;
+            let event = events.wait()?;
             println!("{:?} of {:?}", event.kind, event.source);
             if event.kind == EventType::SqDrained {
                 return Ok::<_, std::io::Error>(event);

@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     // Other events may come first.
     loop {
-        let event = context.events().next()?;
+        let event = context.events().wait()?;
         println!("{:?} of {:?}", event.kind, event.source);
         if event.kind == EventType::SrqLimitReached {
             return Ok(());

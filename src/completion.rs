@@ -1,8 +1,9 @@
 //! Completions: the results of work requests.
 #![forbid(unsafe_code)]
 
-use crate::mr::LocalSlice;
+use crate::buffer::LocalBuffer;
 use crate::outstanding::{Completed, WorkId};
+use crate::slices::{Memory, SliceList};
 use urxe_proto::ids::{Gid, Qpn, RKey};
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Grh;
@@ -20,8 +21,11 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The queue of the work request.
     pub queue: WorkQueue,
-    /// The memory of the work request. It stays registered until this is dropped.
-    pub buffers: Vec<LocalSlice>,
+    /// The memory slices of the work request. They stay registered until this is dropped.
+    pub buffers: SliceList,
+    /// The buffer of the work request. After a receive its length is that of the received data, or
+    /// 0 on an error.
+    pub buffer: Option<LocalBuffer>,
     /// The details of a success, or the error.
     pub result: Result<Done, WorkError>,
 }
@@ -91,11 +95,16 @@ impl WorkError {
 impl Completion {
     pub(crate) fn new(completion: &work::Completion, id: WorkId, completed: Completed) -> Self {
         let entry = completed.entry;
-        Completion {
+        let (buffers, buffer) = match entry.memory {
+            Memory::Slices(slices) => (slices, None),
+            Memory::Buffer(buffer) => (SliceList::default(), Some(buffer)),
+        };
+        let mut new = Completion {
             wr_id: entry.wr_id,
             qpn: completion.qpn,
             queue: id.queue(),
-            buffers: entry.buffers,
+            buffers,
+            buffer,
             result: match completion.status {
                 WcStatus::Success => Ok(Done {
                     opcode: completion.opcode,
@@ -112,10 +121,16 @@ impl Completion {
                 }),
                 status => Err(WorkError { status }),
             },
+        };
+        if let (WorkQueue::Receive, Some(buffer)) = (new.queue, &mut new.buffer) {
+            let received = new.result.ok().filter(Done::brings_data);
+            buffer.set_received(received.map_or(0, |done| done.byte_len as usize));
         }
+        new
     }
 
-    /// Returns a copy of the data that was received or read into [`Completion::buffers`].
+    /// Returns a copy of the data that was received or read into [`Completion::buffers`] or
+    /// [`Completion::buffer`].
     ///
     /// It is empty for operations that store no data there. The header at the start of a datagram's
     /// buffers is left out.
@@ -150,6 +165,9 @@ impl Completion {
 
     /// Returns a copy of the first `len` bytes of the buffers.
     fn first(&self, len: usize) -> Vec<u8> {
+        if let Some(buffer) = &self.buffer {
+            return buffer[..len.min(buffer.len())].to_vec();
+        }
         let mut data = Vec::new();
         let mut left = len;
         for buffer in &self.buffers {

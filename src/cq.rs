@@ -10,6 +10,7 @@ use crate::tasks::Tasks;
 use crate::wait::{self, TimedLock, lock};
 use futures_core::Stream;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
@@ -18,6 +19,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 use urxe_driver as driver;
 use urxe_driver::cq::MAX_CQE;
+use urxe_driver::tables::KeyHasher;
 use urxe_proto::ids::Qpn;
 use urxe_proto::work::{self, WcStatus};
 
@@ -87,7 +89,7 @@ struct Inner {
     context: Context,
     /// The queue pairs that complete here. This lock precedes all locks of the driver, and is held
     /// while completions are polled from the driver, see [`CompletionQueue::purge`].
-    users: RwLock<HashMap<Qpn, Arc<Outstanding>>>,
+    users: RwLock<HashMap<Qpn, Arc<Outstanding>, BuildHasherDefault<KeyHasher>>>,
     /// The total number of completions that the queue pairs can have outstanding.
     reserved: Mutex<u32>,
     /// Held by the thread that takes notifications from the channel.

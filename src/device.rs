@@ -101,7 +101,8 @@ impl Device {
         Context::open(self)
     }
 
-    /// The name of the device: `urxe_` and the interface's name. (`ibv_get_device_name`.)
+    /// The name of the device: `urxe_` and the interface's name, or the one that `URXE_DEVICES`
+    /// gives it. (`ibv_get_device_name`.)
     pub fn name(&self) -> &str {
         self.0.name()
     }

@@ -48,7 +48,7 @@ pub enum EventSource {
 /// once.
 ///
 /// The descriptor is readable while events are pending, for use with `poll`, epoll or an async
-/// runtime. [`Events::try_next`] then returns them.
+/// runtime. [`Events::poll`] then returns them.
 #[derive(Clone, Debug)]
 pub struct Events {
     queue: Arc<AsyncEvents>,
@@ -75,27 +75,27 @@ impl Events {
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
-    pub fn next(&self) -> io::Result<Event> {
-        wait::without_deadline(|| self.next_until(None))
+    pub fn wait(&self) -> io::Result<Event> {
+        wait::without_deadline(|| self.wait_until(None))
     }
 
     /// Takes the oldest event, waiting for at most `timeout`; `None` if none arrives.
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
-    pub fn next_timeout(&self, timeout: Duration) -> io::Result<Option<Event>> {
-        self.next_until(wait::deadline(timeout))
+    pub fn wait_timeout(&self, timeout: Duration) -> io::Result<Option<Event>> {
+        self.wait_until(wait::deadline(timeout))
     }
 
     /// Takes the oldest event; `None` if there is none.
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
-    pub fn try_next(&self) -> io::Result<Option<Event>> {
-        self.next_timeout(Duration::ZERO)
+    pub fn poll(&self) -> io::Result<Option<Event>> {
+        self.wait_timeout(Duration::ZERO)
     }
 
-    fn next_until(&self, until: Option<Instant>) -> io::Result<Option<Event>> {
+    fn wait_until(&self, until: Option<Instant>) -> io::Result<Option<Event>> {
         let Some(taking) = self.taking.acquire(until) else {
             return Ok(None);
         };
@@ -111,7 +111,7 @@ impl Events {
     ///
     /// # Errors
     /// The error of the system call on the descriptor, or of the reactor.
-    pub async fn next_event(&self) -> io::Result<Event> {
+    pub async fn next(&self) -> io::Result<Event> {
         poll_fn(|context| self.poll_event(context)).await
     }
 
@@ -121,7 +121,7 @@ impl Events {
     }
 
     fn poll_event(&self, context: &Context<'_>) -> Poll<io::Result<Event>> {
-        let take = || self.try_next();
+        let take = || self.poll();
         self.readable.poll_take(context, self.as_fd(), take)
     }
 }
@@ -138,7 +138,7 @@ impl AsRawFd for Events {
     }
 }
 
-/// See [`Events::next_event`]. The stream does not end.
+/// See [`Events::next`]. The stream does not end.
 impl Stream for Events {
     type Item = error::Result<Event>;
 

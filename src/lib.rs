@@ -8,18 +8,19 @@
 //! ```text
 //! devices() -> Device -> Context --+-> CompletionQueue -> Completion
 //!                                  +-> Events
-//!                                  +-> ProtectionDomain --+-> MemoryRegion --+-> LocalSlice,
-//!                                  LocalWord
-//!                                                         | +-> RemoteRegion, for the peer +->
-//!                                                         MemoryWindow ----> RemoteRegion, for the
-//!                                                         peer +-> SharedReceiveQueue, for queue
-//!                                                         pairs +-> PreparedQueuePair -> QueuePair
-//!                                                         +-> DatagramQueuePair -> Destination
-//!                                                         cm::Listener, cm::Route ->
-//!                                                         cm::Connection, which has a QueuePair
-//!                                                         cm::Service, cm::ServiceRoute ->
-//!                                                         cm::ServiceReply, which has a
-//!                                                         Destination
+//!                                  +-> ProtectionDomain
+//!
+//! ProtectionDomain --+-> MemoryRegion --+-> LocalSlice, LocalWord
+//!                    |                  +-> RemoteRegion, for the peer
+//!                    +-> MemoryWindow ----> RemoteRegion, for the peer
+//!                    +-> BufferPool ------> LocalBuffer
+//!                    +-> SharedReceiveQueue, for queue pairs
+//!                    +-> PreparedQueuePair -> QueuePair
+//!                    +-> DatagramQueuePair -> Destination
+//!
+//! cm::Listener, cm::Route        -> cm::Connection, which has a QueuePair
+//! cm::Service, cm::ServiceRoute  -> cm::ServiceReply, which has a Destination
+//! net::RdmaListener              -> net::RdmaStream, with the feature `net`
 //! ```
 //! An object keeps its parent alive, so objects may be dropped in any order.
 //!
@@ -70,6 +71,12 @@
 //!
 //! A future that is dropped leaves its work request to the queue pair, which owns the memory until
 //! the completion.
+//!
+//! # Memory
+//! A [`MemoryRegion`] may be accessed by peers, so the program copies bytes in and out. A
+//! [`LocalBuffer`] has no remote rights. It dereferences to bytes, moves into a work request and
+//! returns in its completion, so nothing is copied. Posting and polling a request of one buffer, of
+//! up to two slices or of inline data allocates nothing.
 //!
 //! # Errors the compiler finds
 //! Sending before the queue pair is connected:
@@ -159,6 +166,7 @@
 //! with its own reasons to fail. All of them convert to [`Error`], which has a
 //! [`kind`](Error::kind) and an [`errno`](Error::errno) and converts to [`std::io::Error`].
 
+mod buffer;
 pub mod cm;
 mod completion;
 mod context;
@@ -169,17 +177,21 @@ mod error;
 mod events;
 mod mr;
 mod mw;
+#[cfg(feature = "net")]
+pub mod net;
 mod outstanding;
 mod pd;
 pub mod prelude;
 mod qp;
 pub mod reactor;
+mod slices;
 mod srq;
 mod sync;
 mod tasks;
 mod wait;
 mod work;
 
+pub use buffer::{BufferPool, LocalBuffer};
 pub use cm::connect;
 pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;
@@ -196,8 +208,9 @@ pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
 pub use qp::{
     BuildError, DatagramAddress, DatagramQueuePair, Destination, Operation, PreparedQueuePair,
-    QueuePair, QueuePairBuilder, Transfer,
+    QueuePair, QueuePairBuilder, Transfer, TransferBuffer,
 };
+pub use slices::SliceList;
 pub use srq::{SharedReceiveQueue, SharedReceiveQueueBuilder};
 pub use work::{BatchError, PostError, ReceiveRequest, ScatterList, SendData, SendRequest};
 

@@ -147,6 +147,27 @@ impl MemoryRegion {
         Ok(copy)
     }
 
+    /// Deregisters the region and returns its bytes: the vector that was
+    /// [registered](ProtectionDomain::register_vec), without a copy, or a copy of other memory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+    /// let region = pd.register_vec(b"hello".to_vec(), urxe::RemoteAccess::READ)?;
+    /// assert_eq!(region.into_vec().unwrap(), b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the region if slices of it exist, or work requests on it are outstanding.
+    pub fn into_vec(self) -> Result<Vec<u8>, MemoryRegion> {
+        match Arc::try_unwrap(self.0) {
+            Ok(owned) => Ok(owned.into_vec()),
+            Err(shared) => Err(MemoryRegion(shared)),
+        }
+    }
+
     /// Changes the remote access rights, effective at once; the key stays the same.
     /// (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_ACCESS`.)
     ///
@@ -282,7 +303,14 @@ impl Deref for LocalWord {
 /// The program transfers it by a means of its own: a TCP connection, a file, or a message on
 /// another queue pair. The peer checks each access, so a wrong description leads to a failed work
 /// request.
+///
+/// With the feature `serde` it implements `Serialize` and `Deserialize`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "Fields", from = "Fields")
+)]
 pub struct RemoteRegion {
     /// The virtual address of the first byte, in the peer's address space.
     pub addr: u64,
@@ -374,6 +402,32 @@ impl RemoteRegion {
             len: u64::from_be_bytes([l0, l1, l2, l3, l4, l5, l6, l7]),
             rkey: RKey(u32::from_be_bytes([k0, k1, k2, k3])),
         }
+    }
+}
+
+/// The serialized form of a [`RemoteRegion`].
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename = "RemoteRegion", deny_unknown_fields)]
+struct Fields {
+    addr: u64,
+    len: u64,
+    rkey: u32,
+}
+
+#[cfg(feature = "serde")]
+impl From<RemoteRegion> for Fields {
+    fn from(RemoteRegion { addr, len, rkey }: RemoteRegion) -> Self {
+        let rkey = rkey.0;
+        Fields { addr, len, rkey }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Fields> for RemoteRegion {
+    fn from(Fields { addr, len, rkey }: Fields) -> Self {
+        let rkey = RKey(rkey);
+        RemoteRegion { addr, len, rkey }
     }
 }
 

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::mr::{LocalSlice, RemoteAccess, RemoteRegion};
-use crate::work::SendRequest;
+use crate::slices::SliceList;
+use crate::work::{SendData, SendRequest};
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_driver::Mw;
 use urxe_driver::mw::WindowType;
@@ -88,7 +89,7 @@ impl MemoryWindow {
             }
             WindowType::Two => SendOp::LocalInv(RKey(self.key.load(Ordering::Acquire))),
         };
-        SendRequest::on_window(op, Vec::new().into(), self.pd())
+        SendRequest::on_window(op, SendData::Slices(SliceList::default()), self.pd())
     }
 
     /// The keys before and after a bind.

@@ -5,7 +5,7 @@
 //! completion queues have reserved entries.
 #![forbid(unsafe_code)]
 
-use crate::mr::LocalSlice;
+use crate::slices::{Extent, Memory};
 use crate::tasks::RoomWaiters;
 use crate::wait::lock;
 use std::collections::{HashMap, VecDeque};
@@ -58,7 +58,7 @@ pub(crate) struct Entry {
     /// The application's identifier for it.
     pub(crate) wr_id: u64,
     /// The memory that it works on.
-    pub(crate) buffers: Vec<LocalSlice>,
+    pub(crate) memory: Memory,
     /// How it completes.
     pub(crate) kind: Kind,
 }
@@ -97,12 +97,12 @@ impl Ring {
     }
 
     /// Adds a work request. This precedes posting, as the completion may be polled right after it.
-    pub(crate) fn push(&mut self, wr_id: u64, buffers: Vec<LocalSlice>, kind: Kind) -> &Entry {
+    pub(crate) fn push(&mut self, wr_id: u64, memory: Memory, kind: Kind) -> &Entry {
         let id = WorkId::new(self.queue);
         self.entries.push_back(Entry {
             id,
             wr_id,
-            buffers,
+            memory,
             kind,
         });
         &self.entries[self.entries.len() - 1]
@@ -126,15 +126,17 @@ impl Ring {
         let entry = self.entries.remove(at)?;
         let mut silent = Vec::new();
         if success && at > 0 {
-            let rest = self.entries.split_off(at);
-            let before = std::mem::replace(&mut self.entries, rest);
-            let (signaled, unsignaled) = before
-                .into_iter()
-                .partition::<Vec<_>, _>(|e| e.kind != Kind::Unsignaled);
+            silent.reserve_exact(at);
+            let mut signaled = Vec::new();
+            for entry in self.entries.drain(..at) {
+                match entry.kind {
+                    Kind::Unsignaled => silent.push(entry),
+                    Kind::Signaled | Kind::Awaited => signaled.push(entry),
+                }
+            }
             for entry in signaled.into_iter().rev() {
                 self.entries.push_front(entry);
             }
-            silent = unsignaled;
         }
         Some(Completed { entry, silent })
     }
@@ -157,21 +159,17 @@ impl SharedReceives {
 
     /// Adds a receive before it is posted, and returns its identifier.
     ///
-    /// Returns the buffers if the queue is full.
-    pub(crate) fn add(
-        &self,
-        wr_id: u64,
-        buffers: Vec<LocalSlice>,
-    ) -> Result<WorkId, Vec<LocalSlice>> {
+    /// Returns the memory if the queue is full.
+    pub(crate) fn add(&self, wr_id: u64, memory: Memory) -> Result<WorkId, Memory> {
         let mut entries = lock(&self.entries);
         if entries.len() >= self.capacity {
-            return Err(buffers);
+            return Err(memory);
         }
         let id = WorkId::new(WorkQueue::Receive);
         let entry = Entry {
             id,
             wr_id,
-            buffers,
+            memory,
             kind: Kind::Signaled,
         };
         entries.insert(id, entry);
@@ -190,6 +188,14 @@ impl SharedReceives {
 }
 
 impl Entry {
+    /// The part of a buffer that it uses.
+    pub(crate) fn extent(&self) -> Extent {
+        match self.id.queue() {
+            WorkQueue::Send => Extent::Length,
+            WorkQueue::Receive => Extent::Capacity,
+        }
+    }
+
     /// The identifier to post it with.
     pub(crate) fn id(&self) -> WorkId {
         self.id
@@ -300,7 +306,7 @@ mod tests {
             true => Kind::Signaled,
             false => Kind::Unsignaled,
         };
-        ring.push(wr_id, Vec::new(), kind).id()
+        ring.push(wr_id, Memory::default(), kind).id()
     }
 
     fn outstanding(ring: &Ring) -> Vec<u64> {
@@ -357,12 +363,12 @@ mod tests {
         let shared = Arc::new(SharedReceives::new(2));
         let users = [(); 2].map(|()| Outstanding::shared(1, &shared));
         assert!(users[0].own_receives().is_none());
-        let first = shared.add(1, Vec::new()).unwrap();
-        let second = shared.add(2, Vec::new()).unwrap();
-        assert!(shared.add(3, Vec::new()).is_err());
+        let first = shared.add(1, Memory::default()).unwrap();
+        let second = shared.add(2, Memory::default()).unwrap();
+        assert!(shared.add(3, Memory::default()).is_err());
         assert_eq!(users[1].complete(second, true).unwrap().entry.wr_id, 2);
         assert!(users[0].complete(second, true).is_none());
-        shared.add(3, Vec::new()).unwrap();
+        shared.add(3, Memory::default()).unwrap();
         assert_eq!(users[0].complete(first, false).unwrap().entry.wr_id, 1);
         users[0].clear();
         assert_eq!(

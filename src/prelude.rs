@@ -15,7 +15,8 @@
 
 pub use crate::cm::{Connection, Listener, Route};
 pub use crate::{
-    Completion, CompletionQueue, ConnectOptions, DatagramQueuePair, Endpoint, LocalSlice,
-    LocalWord, MemoryRegion, PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveRequest,
-    RemoteAccess, RemoteRegion, RemoteWord, SendRequest, SharedReceiveQueue, WcStatus,
+    BufferPool, Completion, CompletionQueue, ConnectOptions, DatagramQueuePair, Endpoint,
+    LocalBuffer, LocalSlice, LocalWord, MemoryRegion, PreparedQueuePair, ProtectionDomain,
+    QueuePair, ReceiveRequest, RemoteAccess, RemoteRegion, RemoteWord, SendRequest,
+    SharedReceiveQueue, WcStatus,
 };

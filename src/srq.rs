@@ -9,14 +9,13 @@
 use crate::cq::{CompletionQueue, CqError, Reservation};
 use crate::outstanding::{SharedReceives, WorkId};
 use crate::pd::ProtectionDomain;
+use crate::slices::Extent;
 use crate::wait::lock;
-use crate::work::{PostError, ReceiveRequest, elements};
+use crate::work::{PostError, ReceiveRequest};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_driver as driver;
-use urxe_driver::qp::MAX_SGE;
 use urxe_driver::srq::{SrqAttr, SrqChange, SrqError};
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
-use urxe_proto::work::Sge;
 
 /// A builder for a shared receive queue. (`ibv_srq_init_attr`.)
 #[derive(Debug)]
@@ -111,7 +110,7 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
 ///     assert_eq!((completion.wr_id, completion.qpn), (n as u64, b.qpn()));
 ///     assert_eq!(completion.data()?, b"hello");
 /// }
-/// while context.events().next()?.kind != EventType::SrqLimitReached {}
+/// while context.events().wait()?.kind != EventType::SrqLimitReached {}
 /// # Ok(())
 /// # }
 /// ```
@@ -141,15 +140,14 @@ impl SharedReceiveQueue {
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         let inner = &*self.0;
         request.check(inner.pd.driver().id(), inner.attr.max_sge)?;
-        let mut array = [Sge::default(); MAX_SGE as usize];
-        let sges = elements(&request.slices, &mut array);
-        let added = inner.outstanding.add(request.wr_id, request.slices);
+        let elements = request.memory.elements(Extent::Capacity);
+        let added = inner.outstanding.add(request.wr_id, request.memory);
         let id = added.map_err(|_| PostError::QueueFull {
             capacity: inner.attr.max_wr,
         })?;
         inner
             .driver
-            .post_receive(id.to_driver(), sges)
+            .post_receive(id.to_driver(), &elements)
             .map_err(|error| {
                 inner.outstanding.remove(id);
                 error.into()

@@ -1,11 +1,13 @@
 //! Work requests, which are posted to queue pairs and shared receive queues.
 #![forbid(unsafe_code)]
 
+use crate::buffer::LocalBuffer;
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
+use crate::slices::{Extent, Memory, SliceList};
 use urxe_driver::qp::QpCap;
 use urxe_proto::ids::RKey;
 use urxe_proto::wire::Feth;
-use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp, Sge};
+use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp};
 
 /// A work request was not posted. It has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -88,23 +90,16 @@ pub struct BatchError {
 }
 
 /// The data of an outgoing message.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum SendData<'a> {
     /// A gather list of registered memory, which is read when the packets are sent.
-    Slices(Vec<LocalSlice>),
+    Slices(SliceList),
+    /// A buffer, which the completion returns.
+    Buffer(LocalBuffer),
     /// Inline data, which is copied when it is posted and needs no registration. At most
     /// [`max_inline`](crate::QueuePairBuilder::max_inline) bytes.
     Inline(&'a [u8]),
-}
-
-impl SendData<'_> {
-    fn len(&self) -> u64 {
-        match self {
-            Self::Slices(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
-            Self::Inline(bytes) => bytes.len() as u64,
-        }
-    }
 }
 
 impl<'a> From<&'a [u8]> for SendData<'a> {
@@ -121,13 +116,19 @@ impl<'a, const N: usize> From<&'a [u8; N]> for SendData<'a> {
 
 impl From<LocalSlice> for SendData<'_> {
     fn from(slice: LocalSlice) -> Self {
-        SendData::Slices(vec![slice])
+        SendData::Slices(slice.into())
+    }
+}
+
+impl From<LocalBuffer> for SendData<'_> {
+    fn from(buffer: LocalBuffer) -> Self {
+        SendData::Buffer(buffer)
     }
 }
 
 impl From<Vec<LocalSlice>> for SendData<'_> {
     fn from(slices: Vec<LocalSlice>) -> Self {
-        SendData::Slices(slices)
+        SendData::Slices(slices.into())
     }
 }
 
@@ -137,38 +138,46 @@ impl<const N: usize> From<[LocalSlice; N]> for SendData<'_> {
     }
 }
 
-/// A list of registered memory that incoming data fills in order.
-#[derive(Clone, Debug, Default)]
-pub struct ScatterList(Vec<LocalSlice>);
+/// Registered memory that incoming data fills: slices in order, or a buffer.
+#[derive(Debug, Default)]
+pub struct ScatterList(Memory);
 
 impl From<LocalSlice> for ScatterList {
     fn from(slice: LocalSlice) -> Self {
-        ScatterList(vec![slice])
+        ScatterList(Memory::Slices(slice.into()))
+    }
+}
+
+impl From<LocalBuffer> for ScatterList {
+    fn from(buffer: LocalBuffer) -> Self {
+        ScatterList(Memory::Buffer(buffer))
     }
 }
 
 impl From<Vec<LocalSlice>> for ScatterList {
     fn from(slices: Vec<LocalSlice>) -> Self {
-        ScatterList(slices)
+        ScatterList(Memory::Slices(slices.into()))
     }
 }
 
 impl<const N: usize> From<[LocalSlice; N]> for ScatterList {
     fn from(slices: [LocalSlice; N]) -> Self {
-        ScatterList(slices.into())
+        ScatterList(Memory::Slices(slices.into()))
     }
 }
 
 /// A work request for the send queue. (`ibv_send_wr`.)
 ///
 /// It makes a completion unless it succeeds and is [unsignaled](SendRequest::unsignaled).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct SendRequest<'a> {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) flags: SendFlags,
-    pub(crate) data: SendData<'a>,
+    pub(crate) memory: Memory,
+    /// Inline data, in place of the memory.
+    pub(crate) inline: Option<&'a [u8]>,
     /// The length of the peer's memory that it may access.
     remote: Option<u64>,
     /// The number of the protection domain of the memory window that it binds or invalidates.
@@ -177,11 +186,17 @@ pub struct SendRequest<'a> {
 
 impl<'a> SendRequest<'a> {
     fn new(op: SendOp, data: SendData<'a>, remote: Option<u64>) -> Self {
+        let (memory, inline) = match data {
+            SendData::Slices(slices) => (Memory::Slices(slices), None),
+            SendData::Buffer(buffer) => (Memory::Buffer(buffer), None),
+            SendData::Inline(bytes) => (Memory::default(), Some(bytes)),
+        };
         SendRequest {
             wr_id: 0,
             op,
             flags: SendFlags::SIGNALED,
-            data,
+            memory,
+            inline,
             remote,
             window_pd: None,
         }
@@ -231,8 +246,11 @@ impl<'a> SendRequest<'a> {
     /// Reads from the start of the peer's memory until `into` is full. (`IBV_WR_RDMA_READ`.)
     pub fn read(into: impl Into<ScatterList>, from: &RemoteRegion) -> Self {
         let (addr, rkey) = (from.addr, from.rkey);
-        let data = SendData::Slices(into.into().0);
-        Self::new(SendOp::Read { addr, rkey }, data, Some(from.len))
+        let data = SendData::Slices(SliceList::default());
+        SendRequest {
+            memory: into.into().0,
+            ..Self::new(SendOp::Read { addr, rkey }, data, Some(from.len))
+        }
     }
 
     /// Stores `swap` in the peer's word if that equals `compare`; stores the old value in `result`.
@@ -271,7 +289,7 @@ impl<'a> SendRequest<'a> {
             rkey: word.rkey(),
             value: value.to_ne_bytes(),
         };
-        Self::new(op, SendData::Slices(Vec::new()), None)
+        Self::new(op, SendData::Slices(SliceList::default()), None)
     }
 
     /// Completes when the queue pair's earlier WRITEs are visible to all processors of the peer.
@@ -292,7 +310,7 @@ impl<'a> SendRequest<'a> {
             len: len.unwrap_or(0),
             how,
         };
-        Self::new(op, SendData::Slices(Vec::new()), None)
+        Self::new(op, SendData::Slices(SliceList::default()), None)
     }
 
     /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
@@ -339,21 +357,22 @@ impl<'a> SendRequest<'a> {
         if self.window_pd.is_some_and(|window| window != pd) {
             return Err(PostError::OtherProtectionDomain);
         }
-        match &self.data {
+        let max_sge = match self.op.is_local() {
             // The memory that a window is bound to is not message data.
-            SendData::Slices(slices) if self.op.is_local() => check_slices(slices, pd, u32::MAX)?,
-            SendData::Slices(slices) => check_slices(slices, pd, cap.max_send_sge)?,
-            SendData::Inline(bytes) if bytes.len() > cap.max_inline as usize => {
+            true => u32::MAX,
+            false => cap.max_send_sge,
+        };
+        self.memory.check(pd, max_sge)?;
+        let given = match self.inline {
+            Some(bytes) if bytes.len() > cap.max_inline as usize => {
                 return Err(PostError::TooMuchInline {
                     given: bytes.len(),
                     max: cap.max_inline,
                 });
             }
-            SendData::Inline(_) => {}
-        }
-        let given = match self.op.is_local() {
-            true => 0,
-            false => self.data.len(),
+            Some(bytes) => bytes.len() as u64,
+            None if self.op.is_local() => 0,
+            None => self.memory.len(Extent::Length),
         };
         if given > MAX_MESSAGE {
             return Err(PostError::TooLong { given });
@@ -369,11 +388,11 @@ impl<'a> SendRequest<'a> {
 }
 
 /// A work request for a receive queue: the memory for one incoming message. (`ibv_recv_wr`.)
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct ReceiveRequest {
     pub(crate) wr_id: u64,
-    pub(crate) slices: Vec<LocalSlice>,
+    pub(crate) memory: Memory,
 }
 
 impl ReceiveRequest {
@@ -381,7 +400,7 @@ impl ReceiveRequest {
     pub fn into(buffers: impl Into<ScatterList>) -> Self {
         ReceiveRequest {
             wr_id: 0,
-            slices: buffers.into().0,
+            memory: buffers.into().0,
         }
     }
 
@@ -398,29 +417,6 @@ impl ReceiveRequest {
 
     /// Checks it against the protection domain and the maximum slices of a queue.
     pub(crate) fn check(&self, pd: u64, max_sge: u32) -> Result<(), PostError> {
-        check_slices(&self.slices, pd, max_sge)
+        self.memory.check(pd, max_sge)
     }
-}
-
-fn check_slices(slices: &[LocalSlice], pd: u64, max: u32) -> Result<(), PostError> {
-    if slices.len() > max as usize {
-        return Err(PostError::TooManySlices {
-            given: slices.len(),
-            max,
-        });
-    }
-    if slices.iter().any(|slice| slice.pd() != pd) {
-        return Err(PostError::OtherProtectionDomain);
-    }
-    Ok(())
-}
-
-/// Converts slices to scatter/gather elements, stored in `into`.
-pub(crate) fn elements<'a>(slices: &[LocalSlice], into: &'a mut [Sge]) -> &'a [Sge] {
-    let mut used = 0;
-    for (element, slice) in into.iter_mut().zip(slices) {
-        *element = slice.sge();
-        used += 1;
-    }
-    &into[..used]
 }

@@ -1,9 +1,9 @@
 //! The shared objects that the command contains, and their copies in the user's cache.
 //!
 //! `cargo install` installs commands only, so with the Cargo feature `embed` the command carries
-//! the objects. The dynamic linker needs a file: an object is written to the user's cache when it is
-//! first needed, in a directory that is named after its content and accessible to this user only.
-//! The file is renamed when it is complete, so processes may start concurrently.
+//! the objects. The dynamic linker needs a file: an object is written to the user's cache when it
+//! is first needed, in a directory that is named after its content and accessible to this user
+//! only. The file is renamed when it is complete, so processes may start concurrently.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};

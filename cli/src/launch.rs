@@ -1,8 +1,8 @@
 //! Library directories for programs that run over urxe.
 //!
 //! A per-user directory contains `libibverbs.so.1` and `librdmacm.so.1` as links to `liburxe.so`,
-//! and comes first in `LD_LIBRARY_PATH`. Further directories stand in for missing libraries, and one
-//! contains programs and comes first in `PATH`.
+//! and comes first in `LD_LIBRARY_PATH`. Further directories stand in for missing libraries, and
+//! one contains programs and comes first in `PATH`.
 //!
 //! The directories are never removed: a program may load the library late or execute another
 //! program, and `urxe run` no longer exists by then. There is one directory for each `liburxe.so`.
@@ -90,15 +90,16 @@ pub fn search_path() -> Result<OsString, LaunchError> {
 /// Returns the path of the library for [`PRELOAD`], from a value of [`search_path`].
 ///
 /// The dynamic linker looks symbols up in preloaded objects first, by their version and not by the
-/// name of the file that the program was linked with. So they also replace a copy of libibverbs with
-/// another name, which is found by the program's own `RPATH` before [`SEARCH_PATH`] is considered.
+/// name of the file that the program was linked with. So they also replace a copy of libibverbs
+/// with another name, which is found by the program's own `RPATH` before [`SEARCH_PATH`] is
+/// considered.
 pub fn first_library(search_path: &OsStr) -> PathBuf {
     let directory = env::split_paths(search_path).next().unwrap_or_default();
     directory.join(NAMES[0])
 }
 
-/// Returns the value of [`PROGRAM_PATH`] for a program that uses urxe; `None` if the variable is not
-/// set.
+/// Returns the value of [`PROGRAM_PATH`] for a program that uses urxe; `None` if the variable is
+/// not set.
 ///
 /// # Errors
 /// As for [`search_path`].

@@ -1,10 +1,12 @@
 //! The `urxe` command: lists devices, runs programs over urxe, shows their counters, and
-//! demonstrates and fuzzes transfers. Each subcommand has its own module. Under the name `rdma` it is
-//! the command of iproute2.
+//! demonstrates and fuzzes transfers. Each subcommand has its own module. Under the name `rdma` it
+//! is the command of iproute2.
 
 mod demo;
 mod devices;
+mod dissect;
 mod doctor;
+mod elf;
 mod embedded;
 mod environment;
 mod fuzz;
@@ -13,11 +15,14 @@ mod installed;
 mod launch;
 mod library;
 mod pages;
+mod perf;
 mod private;
 mod rdma;
 mod run;
 mod stat;
 mod sysfs;
+mod top;
+mod vendored;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -53,7 +58,11 @@ enum Command {
     Shell(run::ShellArguments),
     Env(environment::Arguments),
     Stat(stat::Arguments),
+    Top(top::Arguments),
     Doctor(doctor::Arguments),
+    Dissect(dissect::Arguments),
+    Ping(perf::PingArguments),
+    Perf(perf::PerfArguments),
     Demo(demo::Arguments),
     Fuzz(fuzz::Arguments),
     Completions(pages::CompletionArguments),
@@ -85,8 +94,12 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Shell(arguments) => run::shell(arguments),
         Command::Env(arguments) => environment::environment(&arguments),
-        Command::Stat(arguments) => stat::stat(arguments),
+        Command::Stat(arguments) => stat::stat(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Dissect(arguments) => dissect::dissect(&arguments),
+        Command::Ping(arguments) => perf::ping(&arguments),
+        Command::Perf(arguments) => perf::perf(&arguments),
         Command::Demo(arguments) => demo::demo(arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&arguments),
         Command::Completions(arguments) => pages::completions(&arguments, Arguments::command()),

@@ -4,8 +4,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -18,7 +17,7 @@ use urxe_driver::device::{self, Selection};
 use urxe_net::{FaultParseError, FaultSpec};
 
 use crate::library::{self, RSPRELOAD};
-use crate::{environment, launch, sysfs};
+use crate::{elf, environment, launch, sysfs, vendored};
 
 /// The exit status of `env` and shells for a program that does not exist.
 const NOT_FOUND: u8 = 127;
@@ -26,6 +25,17 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// The exit status of `env` for its own failures.
 const OWN_FAILURE: u8 = 125;
+
+/// Whether to preload the library.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Preload {
+    /// Where the program, or a package of its Python, has a copy of libibverbs
+    Auto,
+    /// For all programs
+    Yes,
+    /// For none
+    No,
+}
 
 /// What a program gets that runs over urxe.
 #[derive(clap::Args)]
@@ -35,13 +45,22 @@ pub struct Options {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = sysfs::View::Auto)]
     sysfs: sysfs::View,
     /// Interfaces that have devices, in this order, such as `eth0,ib*` or `^lo`: `*` stands for any
-    /// characters, and `^` excludes. Sets URXE_DEVICES
+    /// characters, and `^` excludes. `eth0=mlx5_0@100G` gives a device a name and a speed. Sets
+    /// URXE_DEVICES
     #[arg(long, value_name = "LIST")]
     devices: Option<Selection>,
-    /// Also preload the library, for programs with their own copy of libibverbs under another name,
-    /// such as Python packages with `libibverbs-1de1263b.so`
-    #[arg(long)]
-    preload: bool,
+    /// Whether to preload the library, for programs with their own copy of libibverbs under another
+    /// name, such as Python packages with `libibverbs-1de1263b.so`. Without a value: yes
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = Preload::Auto,
+        default_missing_value = "yes"
+    )]
+    preload: Preload,
     /// Use RDMA for the program's IPv4 and IPv6 sockets, by preloading librspreload.so. Programs
     /// and sockets can be selected in /etc/rdma/rsocket/preload_config
     #[arg(long)]
@@ -121,14 +140,23 @@ pub fn shell(arguments: ShellArguments) -> ExitCode {
 
 impl Options {
     /// Returns the variables of the program, and shows it the devices.
-    fn into_variables(self, search_path: &OsStr) -> Result<Vec<sysfs::Variable>, String> {
+    fn into_variables(
+        self,
+        program: Option<&Path>,
+        search_path: &OsStr,
+    ) -> Result<Vec<sysfs::Variable>, String> {
         if let Some(selection) = &self.devices {
             device::select(selection.clone());
         }
         let mut variables = sysfs::show(self.sysfs)?;
         // The object that is added last comes first: rsockets interposes functions of the C
         // library.
-        if self.preload {
+        let preloads = match self.preload {
+            Preload::Auto => program.is_some_and(|it| vendored::is_used_by(it, search_path)),
+            Preload::Yes => true,
+            Preload::No => false,
+        };
+        if preloads {
             preload(&mut variables, launch::first_library(search_path))?;
         }
         if self.rsockets {
@@ -175,7 +203,7 @@ fn execute(
             program.display()
         );
     }
-    let variables = match options.into_variables(&search_path) {
+    let variables = match options.into_variables(found.as_deref(), &search_path) {
         Ok(variables) => variables,
         Err(error) => {
             eprintln!("{own_name}: {error}");
@@ -256,14 +284,11 @@ pub fn find_program(name: &OsStr) -> Option<PathBuf> {
 
 /// Returns the reason why the dynamic linker ignores the search path for this program, if any.
 fn ignores_search_path(program: &Path) -> Option<&'static str> {
-    let mut file = File::open(program).ok()?;
-    let metadata = file.metadata().ok()?;
+    let metadata = program.metadata().ok()?;
     if changes_identity(metadata.mode(), metadata.uid(), metadata.gid()) {
         return Some("is set-user-ID or set-group-ID");
     }
-    let mut start = Vec::new();
-    file.by_ref().take(ELF_START).read_to_end(&mut start).ok()?;
-    is_static(&start).then_some("is statically linked")
+    elf::is_static(program).then_some("is statically linked")
 }
 
 /// Returns whether executing a file with this mode and owner changes the user or group. The
@@ -276,70 +301,9 @@ fn changes_identity(mode: u32, owner: u32, group: u32) -> bool {
     (mode & SET_USER_ID != 0 && user_changes) || (mode & SET_GROUP_ID != 0 && group_changes)
 }
 
-/// Bytes read from a file: its ELF header and, in usual layouts, its program headers.
-const ELF_START: u64 = 4096;
-
-/// Returns whether these bytes begin a 64-bit ELF program without an interpreter. Anything else
-/// counts as dynamic, because the result is only used for a warning.
-fn is_static(start: &[u8]) -> bool {
-    const PT_INTERP: u32 = 3;
-    const CLASS_64: u8 = 2;
-    if !start.starts_with(b"\x7fELF") || start.get(4) != Some(&CLASS_64) {
-        return false;
-    }
-    // Offsets in the header: e_phoff, e_phentsize, e_phnum.
-    let field = |at: usize, len: usize| start.get(at..at + len);
-    let (Some(offset), Some(size), Some(count)) = (field(32, 8), field(54, 2), field(56, 2)) else {
-        return false;
-    };
-    let number = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |n: u64, byte| n << 8 | u64::from(*byte))
-    };
-    let types = (0..number(count)).map(|index| {
-        let at = usize::try_from(number(offset).checked_add(index * number(size))?).ok()?;
-        let kind = start.get(at..at.checked_add(4)?)?;
-        u32::try_from(number(kind)).ok()
-    });
-    let types: Option<Vec<u32>> = types.collect();
-    types.is_some_and(|types| !types.contains(&PT_INTERP))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A little-endian ELF header with program headers of these types.
-    fn elf(types: &[u32]) -> Vec<u8> {
-        let mut bytes = vec![0; 64];
-        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        bytes[32] = 64;
-        bytes[54] = 56;
-        bytes[56] = u8::try_from(types.len()).expect("few");
-        for kind in types {
-            bytes.extend(kind.to_le_bytes());
-            bytes.extend([0; 52]);
-        }
-        bytes
-    }
-
-    #[test]
-    fn program_without_an_interpreter_is_static() {
-        assert!(is_static(&elf(&[1, 2])));
-        assert!(!is_static(&elf(&[1, 3, 2])));
-    }
-
-    #[test]
-    fn unknown_format_counts_as_dynamic() {
-        assert!(!is_static(b"#!/bin/sh\n"));
-        assert!(!is_static(b""));
-        let mut far = elf(&[1]);
-        far[32..40].fill(0xff);
-        assert!(!is_static(&far));
-        assert!(!is_static(&elf(&[1, 3])[..80]));
-    }
 
     #[test]
     fn this_program_is_dynamic() {

@@ -1,11 +1,10 @@
 //! `urxe stat`: shows the counters of this user's urxe processes.
 
-use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use urxe_driver::stat::{self, Counts, DeviceReport, Process, Survey};
+use urxe_driver::stat::{self, Counts, Process, Survey};
 
 use crate::devices::align;
 
@@ -29,63 +28,30 @@ pub struct Arguments {
     /// Include counters that are zero
     #[arg(long)]
     all: bool,
-    /// Print one line of JSON per report
+    /// Print one line of JSON
     #[arg(long)]
     json: bool,
-    /// Repeat every SECONDS, with the rate per second
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
-    watch: Option<Duration>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok();
-    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "expected a number of seconds above 0, such as 0.5".to_owned())
-}
-
-/// Prints the counters, repeatedly with `--watch`.
-pub fn stat(arguments: Arguments) -> ExitCode {
-    let mut before = None;
-    loop {
-        let survey = match stat::survey(RESPONSE_TIMEOUT) {
-            Ok(survey) => survey,
-            Err(error) => {
-                eprintln!("urxe stat: cannot query the processes: {error}");
-                return ExitCode::FAILURE;
-            }
-        };
-        let now = Instant::now();
-        let survey = select(survey, &arguments);
-        let text = match arguments.json {
-            true => json(&survey),
-            false => describe(&survey, before.as_ref()),
-        };
-        if show(&text, &arguments).is_err() {
-            // A failed write means that the reader closed the pipe, which is no error.
-            return ExitCode::SUCCESS;
+/// Prints the counters.
+pub fn stat(arguments: &Arguments) -> ExitCode {
+    let survey = match stat::survey(RESPONSE_TIMEOUT) {
+        Ok(survey) => select(survey, arguments),
+        Err(error) => {
+            eprintln!("urxe stat: cannot query the processes: {error}");
+            return ExitCode::FAILURE;
         }
-        if !arguments.json {
-            eprint!("{}", remarks(&survey, &arguments));
-        }
-        let Some(pause) = arguments.watch else {
-            return ExitCode::SUCCESS;
-        };
-        std::thread::sleep(pause);
-        before = Some((survey, now));
+    };
+    let text = match arguments.json {
+        true => json(&survey),
+        false => describe(&survey),
+    };
+    // A failed write means that the reader closed the pipe, which is no error.
+    let _ = io::stdout().write_all(text.as_bytes());
+    if !arguments.json {
+        eprint!("{}", remarks(&survey, arguments));
     }
-}
-
-fn show(text: &str, arguments: &Arguments) -> io::Result<()> {
-    /// Clears the terminal and moves the cursor to its first line.
-    const CLEAR: &str = "\x1b[2J\x1b[H";
-    let mut out = io::stdout().lock();
-    if arguments.watch.is_some() && !arguments.json && out.is_terminal() {
-        out.write_all(CLEAR.as_bytes())?;
-    }
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    ExitCode::SUCCESS
 }
 
 /// Removes the devices and counters that were not requested.
@@ -141,60 +107,30 @@ fn remarks(survey: &Survey, arguments: &Arguments) -> String {
     text
 }
 
-/// Formats the counters as a table, with rates since `before`.
-fn describe(survey: &Survey, before: Option<&(Survey, Instant)>) -> String {
+/// Formats the counters as a table.
+fn describe(survey: &Survey) -> String {
     let mut text = String::new();
     for process in &survey.processes {
-        let earlier = before.and_then(|(survey, at)| {
-            let instance = process.report.instance;
-            let same = |other: &&Process| other.report.instance == instance;
-            Some((survey.processes.iter().find(same)?, at.elapsed()))
-        });
         text += &format!("{} {}\n", process.pid, printable(&process.report.program));
         for (name, device) in &process.report.devices {
             text += &format!("  {}\n", printable(name));
-            let earlier = earlier.map(|(process, elapsed)| {
-                let device = process.report.devices.get(name);
-                (device.cloned().unwrap_or_default(), elapsed)
-            });
-            text += &device_table(device, earlier.as_ref());
+            let groups = device.groups().into_iter();
+            let rows: Vec<_> = groups
+                .flat_map(|(group, counts)| rows(group, counts))
+                .collect();
+            text += &table(&rows);
         }
-        let earlier = earlier.map(|(process, elapsed)| (&process.report.process, elapsed));
-        text += &table(&rows(PROCESS, &process.report.process, earlier));
+        text += &table(&rows(PROCESS, &process.report.process));
     }
     text
 }
 
-fn device_table(device: &DeviceReport, earlier: Option<&(DeviceReport, Duration)>) -> String {
-    let earlier = |index: usize| {
-        earlier.map(|(device, elapsed)| {
-            let (_, counts) = device.groups()[index];
-            (counts, *elapsed)
-        })
-    };
-    let groups = device.groups().into_iter().enumerate();
-    let rows: Vec<_> = groups
-        .flat_map(|(index, (group, counts))| rows(group, counts, earlier(index)))
-        .collect();
-    table(&rows)
-}
-
-/// Returns rows of group, counter, value and rate per second.
-fn rows(group: &str, counts: &Counts, earlier: Option<(&Counts, Duration)>) -> Vec<Vec<String>> {
-    let empty = BTreeMap::new();
-    let (before, seconds) = match earlier {
-        Some((counts, elapsed)) => (counts, Some(elapsed.as_secs_f64())),
-        None => (&empty, None),
-    };
+/// Returns rows of group, counter and value.
+fn rows(group: &str, counts: &Counts) -> Vec<Vec<String>> {
     let mut heading = group;
     let row = |(name, count): (&String, &u64)| {
-        let came = count.saturating_sub(before.get(name).copied().unwrap_or(0));
-        let rate = match seconds {
-            Some(seconds) if came > 0 => format!("+{:.0}/s", came as f64 / seconds),
-            _ => String::new(),
-        };
         let group = std::mem::take(&mut heading).to_owned();
-        vec![group, printable(name), count.to_string(), rate]
+        vec![group, printable(name), count.to_string()]
     };
     counts.iter().map(row).collect()
 }
@@ -214,7 +150,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_driver::stat::Report;
+    use urxe_driver::stat::{DeviceReport, Report};
 
     fn counts(list: &[(&str, u64)]) -> Counts {
         let own = |(name, count): &(&str, u64)| ((*name).to_owned(), *count);
@@ -234,6 +170,7 @@ mod tests {
                     instance: 1,
                     devices: [("urxe_lo".to_owned(), device)].into(),
                     process: counts(&[("wakeups", 3)]),
+                    ..Report::default()
                 },
             }],
             silent: 0,
@@ -245,15 +182,14 @@ mod tests {
             device: device.map(str::to_owned),
             all,
             json: false,
-            watch: None,
         }
     }
 
     #[test]
     fn zero_counters_are_shown_only_with_all() {
-        let few = describe(&select(survey(5), &arguments(None, false)), None);
+        let few = describe(&select(survey(5), &arguments(None, false)));
         assert!(few.contains("port_rcv_packets") && !few.contains("symbol_error"));
-        let all = describe(&select(survey(5), &arguments(None, true)), None);
+        let all = describe(&select(survey(5), &arguments(None, true)));
         assert!(all.contains("symbol_error"));
     }
 
@@ -267,22 +203,7 @@ mod tests {
 
     #[test]
     fn control_characters_in_names_are_replaced() {
-        let text = describe(&survey(5), None);
+        let text = describe(&survey(5));
         assert!(text.contains("7 bad?name"), "{text}");
-    }
-
-    #[test]
-    fn rate_is_the_difference_per_second() {
-        let rows = rows(
-            "hw",
-            &counts(&[("sent_pkts", 300)]),
-            Some((&counts(&[("sent_pkts", 100)]), Duration::from_secs(2))),
-        );
-        assert_eq!(
-            rows,
-            [["hw", "sent_pkts", "300", "+100/s"]
-                .map(String::from)
-                .to_vec()]
-        );
     }
 }

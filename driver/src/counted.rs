@@ -110,7 +110,7 @@ impl<T, C: Count> Counted<T, C> {
         Announced { queue: Some(self) }
     }
 
-    /// Removes and returns the entries that `gone` selects, in their order.
+    /// Removes and returns the entries for which `gone` returns true, in their order.
     pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
         let mut taken = Vec::new();

@@ -54,7 +54,26 @@ struct Amount {
     bytes: u64,
 }
 
+/// The packets and bytes of a queue pair in both directions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amounts {
+    pub(crate) sent_packets: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_packets: u64,
+    pub(crate) received_bytes: u64,
+}
+
 impl Traffic {
+    /// Returns the packets and bytes.
+    pub(crate) fn amounts(&self) -> Amounts {
+        Amounts {
+            sent_packets: self.sent.packets,
+            sent_bytes: self.sent.bytes,
+            received_packets: self.received.packets,
+            received_bytes: self.received.bytes,
+        }
+    }
+
     /// Counts a batch that was sent.
     pub(crate) fn sent(&mut self, report: &SendReport, multicast: bool) {
         self.sent.packets += report.packets;
@@ -84,9 +103,9 @@ impl Traffic {
 /// The counters of queue pairs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct QpTotals {
-    /// Those of the protocol state machine.
+    /// The counters of the protocol state machines.
     pub(crate) transport: Counters,
-    /// Those of packets to and from the network.
+    /// The counters of packets to and from the network.
     pub(crate) traffic: Traffic,
 }
 
@@ -156,7 +175,7 @@ pub(crate) struct DeviceCounters {
     receives_failed: Failures,
     /// Completions that were lost because their queue was full.
     pub(crate) cq_overruns: Counter,
-    /// Times that the interface went down.
+    /// How often the interface went down.
     pub(crate) link_downed: Counter,
     /// The objects that exist, by their kind.
     resources: [AtomicU64; Resource::Srq as usize + 1],

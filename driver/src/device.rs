@@ -1,6 +1,7 @@
 //! Devices: one for each usable network interface that is selected (see ARCHITECTURE.md).
 
 mod selection;
+mod speed;
 
 use crate::counters;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
@@ -17,6 +18,7 @@ use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
 pub use selection::{NAME_PREFIX, Selection, SelectionError, VARIABLE};
+pub use speed::{LaneSpeed, Speed, SpeedError, Width};
 
 /// The number of a device's only port.
 pub const PORT: u8 = 1;
@@ -38,12 +40,13 @@ pub enum PortState {
 #[derive(Debug)]
 pub struct Device {
     name: String,
+    speed: Speed,
     interface: String,
     index: u32,
     loopback: bool,
     guid: [u8; 8],
     port: RwLock<Port>,
-    /// Whether the interface is gone.
+    /// Whether the interface was removed.
     gone: AtomicBool,
     /// The event queues of the contexts that have the device open.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
@@ -57,7 +60,7 @@ pub struct Device {
 
 /// A user of a device that is notified of changes, by a thread that holds no lock.
 pub(crate) trait DeviceUser: Send + Sync + fmt::Debug {
-    /// Called after the interface is gone.
+    /// Called after the interface was removed.
     fn device_removed(&self);
 
     /// Called after the link address of the interface has changed.
@@ -199,6 +202,15 @@ fn selection() -> io::Result<Option<&'static Selection>> {
     Ok(SELECTION.get_or_init(|| selection).as_ref())
 }
 
+/// Returns the name and the speed of the device of an interface.
+fn described(interface: &str) -> (String, Speed) {
+    // A selection that is not understood is an error where devices are listed.
+    match selection() {
+        Ok(Some(selection)) => selection.device(interface),
+        _ => (selection::device_name(interface), Speed::default()),
+    }
+}
+
 /// Returns why an interface has no device; `None` if it has one.
 fn unusable(interface: &Interface) -> Option<&'static str> {
     if !interface.up {
@@ -245,8 +257,8 @@ pub(crate) fn has_address(ip: IpAddr) -> bool {
     !is_link_local && all_devices().is_ok_and(|devices| devices.iter().any(has))
 }
 
-/// Returns the devices with this name that are in use. An interface that is gone may still have one
-/// beside its successor.
+/// Returns the devices with this name that are in use. An interface that was removed may still have
+/// one beside its successor.
 fn in_use(name: &str) -> Vec<Arc<Device>> {
     let mut known: Vec<_> = known().iter().filter_map(Weak::upgrade).collect();
     known.retain(|device| device.name == name);
@@ -282,8 +294,10 @@ impl Device {
             gids: Vec::new(),
         };
         port.update(interface);
+        let (name, speed) = described(&interface.name);
         Device {
-            name: selection::device_name(&interface.name),
+            name,
+            speed,
             interface: interface.name.clone(),
             index: interface.index,
             loopback: interface.loopback,
@@ -297,9 +311,15 @@ impl Device {
         }
     }
 
-    /// Returns its name: `urxe_` and the name of the interface.
+    /// Returns its name: the one that [`VARIABLE`] gives it, or else `urxe_` and the name of the
+    /// interface.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the link speed that it reports: the one in [`VARIABLE`], or else 40 Gbit/s.
+    pub fn speed(&self) -> Speed {
+        self.speed
     }
 
     /// Returns the name of the interface.
@@ -430,7 +450,7 @@ impl Device {
         self.change(|port| port.update(interface));
     }
 
-    /// Marks the interface as gone. It does not return: one with the same name is another
+    /// Marks the interface as removed. This is final: a new interface with the same name is another
     /// interface.
     fn lost(&self) {
         self.change(|port| {

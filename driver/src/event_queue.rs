@@ -146,7 +146,7 @@ impl<T> EventQueue<T> {
         self.events.take(Some)
     }
 
-    /// Removes and returns the events that `gone` selects, in their order.
+    /// Removes and returns the events for which `gone` returns true, in their order.
     pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         self.events.retract(gone)
     }
@@ -165,6 +165,7 @@ struct Unacknowledged(u64);
 
 impl AckCount {
     /// Counts one delivered event.
+    #[inline]
     pub fn delivered(&self) {
         lock(&self.counts).0 += 1;
     }

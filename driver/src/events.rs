@@ -84,6 +84,7 @@ impl Origin {
     }
 
     /// An opaque value that the creator of the object has set, to find its own object; 0 at first.
+    #[inline]
     pub fn tag(&self) -> usize {
         self.tag.load(Ordering::Acquire)
     }

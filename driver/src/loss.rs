@@ -1,8 +1,8 @@
 //! The loss of the library's descriptors: the program has closed them, as with closefrom(3).
 //!
-//! When that is noticed, the numbers may already belong to files of the program. So the library
-//! neither reads nor closes them. Its queue pairs fail with `IBV_EVENT_QP_FATAL`, and objects that
-//! the program creates afterwards belong to a new engine, as in a forked child.
+//! When the library detects that, the numbers may already belong to files of the program. So the
+//! library neither reads nor closes them. Its queue pairs fail with `IBV_EVENT_QP_FATAL`, and
+//! objects that the program creates afterwards belong to a new engine, as in a forked child.
 
 use std::fmt;
 use std::io;
@@ -53,7 +53,7 @@ impl Default for DescriptorLoss {
 }
 
 impl DescriptorLoss {
-    /// Sets what the first report does. The first call counts.
+    /// Sets the action of the first report. Later calls have no effect.
     pub(crate) fn on_report(&self, action: impl Fn() + Send + Sync + 'static) {
         let _ = self.action.set(Box::new(action));
     }

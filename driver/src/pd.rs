@@ -14,7 +14,8 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// Creates a protection domain with a number that is unique in the process. No device counts it.
+    /// Creates a protection domain with a number that is unique in the process. No device counts
+    /// it.
     pub fn new() -> Arc<Pd> {
         Self::with(None)
     }

@@ -15,7 +15,7 @@ use urxe_net::thread;
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     value: AtomicPtr<T>,
-    /// The value is on the list [`VALUES`].
+    /// Whether the value is on the list [`VALUES`].
     is_listed: AtomicBool,
 }
 

@@ -48,9 +48,9 @@ impl<T> ByKey<T> {
     }
 }
 
-/// A weak hash: keys are random already.
+/// A weak hash, for keys that this process chooses and that are random already.
 #[derive(Default, Clone, Copy, Debug)]
-struct KeyHasher(u64);
+pub struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {

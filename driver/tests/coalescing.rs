@@ -1,4 +1,4 @@
-//! Send coalescing (`driver/src/qp/gathered.rs`), over real sockets.
+//! Send coalescing (`driver/src/scheduling/coalescing.rs`), over real sockets.
 
 mod common;
 

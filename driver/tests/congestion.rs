@@ -20,9 +20,9 @@ fn a_ce_mark_causes_a_cnp_that_reduces_the_rate() {
     let (addr, rkey) = (to.mr.addr(), RKey(to.mr.rkey().0));
     a.post(1, SendOp::Write { addr, rkey }, &[from.sge(0, 64)]);
     assert_eq!(a.completion().status, WcStatus::Success);
-    let patience = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while a.qp.counters().cnps_received == 0 {
-        assert!(Instant::now() < patience, "{:?}", b.qp.counters());
+        assert!(Instant::now() < deadline, "{:?}", b.qp.counters());
         path::get().drive();
     }
     assert!(b.qp.counters().ecn_marked > 0 && b.qp.counters().cnps_sent > 0);

@@ -6,7 +6,7 @@ mod common;
 use common::{ALL, Buffer, TEST_TIMEOUT, pair};
 use std::time::{Duration, Instant};
 use urxe_driver::path;
-use urxe_driver::stat::{self, Counts, Report};
+use urxe_driver::stat::{self, Counts, QueuePairReport, Report};
 use urxe_proto::ids::RKey;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::work::{SendOp, WcStatus};
@@ -83,6 +83,20 @@ fn counters_match_the_packets_on_the_wire() {
     let counts = diagnostic(&report);
     assert_eq!((counts["rq_num_rae"], counts["sq_num_rae"]), (1, 1));
     assert_eq!((counts["sq_num_wrfe"], counts["rq_num_wrfe"]), (1, 1));
+
+    // Each queue pair is reported with its peer and its own traffic.
+    let [from_a, from_b] = [&a, &b].map(|end| {
+        let mut reports = report.queue_pairs.iter();
+        let own = reports.find(|qp| qp.qpn == end.qp.qpn().get());
+        own.expect("it is reported").clone()
+    });
+    let peer = |qp: &QueuePairReport| qp.peer.map(|(_, qpn)| qpn);
+    assert_eq!(peer(&from_a), Some(from_b.qpn));
+    assert_eq!(peer(&from_b), Some(from_a.qpn));
+    assert!(from_b.received_bytes <= from_a.sent_bytes);
+    assert!(from_a.sent_bytes > PACKETS * MTU);
+    assert!(from_a.window > Some(0));
+    assert_eq!(report.queue_pairs_omitted, 0);
 
     // The device keeps the counts of queue pairs that were destroyed.
     drop((a, b));

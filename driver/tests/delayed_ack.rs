@@ -1,4 +1,4 @@
-//! Delayed ACKs (`driver/src/qp/answering.rs`), over real sockets.
+//! Delayed ACKs (`driver/src/scheduling/delayed_ack.rs`), over real sockets.
 
 mod common;
 

@@ -127,7 +127,7 @@ fn make_ready(qp: &Arc<Qp>) {
     }
 }
 
-/// Returns how often this thread has gone to sleep (voluntary context switches).
+/// Returns how often this thread has slept (voluntary context switches).
 fn sleeps() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: `usage` has room for one `rusage`. The call fills it on success, which is asserted

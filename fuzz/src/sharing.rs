@@ -274,7 +274,7 @@ pub struct Names {
 #[derive(Arbitrary, Debug)]
 struct NameOwner {
     number: u8,
-    /// The second of a slot's names, not the first.
+    /// Whether it is the second of a slot's names.
     link: bool,
     kind: u8,
     listens: Option<u8>,

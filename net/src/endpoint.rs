@@ -236,31 +236,40 @@ impl Endpoint {
     ///
     /// # Errors
     /// When the socket fails.
-    pub fn recv(
-        &self,
-        batch: &mut RecvBatch,
-        mut f: impl FnMut(&Datagram<'_>),
-    ) -> io::Result<usize> {
-        let count = self.inbound.receive(batch, self.receiver.as_fd())?;
-        if count == 0 {
-            batch.set_moved_deadline(false);
-            return Ok(0);
+    pub fn recv(&self, batch: &mut RecvBatch, f: impl FnMut(&Datagram<'_>)) -> io::Result<usize> {
+        let count = self.fill(batch)?;
+        if count > 0 {
+            self.deliver(batch, f);
         }
+        Ok(count)
+    }
+
+    /// The first half of [`Endpoint::recv`]: receives once. Unless it returns 0, the caller must
+    /// pass the batch to [`Endpoint::deliver`].
+    ///
+    /// # Errors
+    /// When the socket fails.
+    #[inline]
+    pub fn fill(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.set_moved_deadline(false);
+        self.inbound.receive(batch, self.receiver.as_fd())
+    }
+
+    /// The second half of [`Endpoint::recv`]: delivers or forwards what [`Endpoint::fill`] has
+    /// received.
+    pub fn deliver(&self, batch: &mut RecvBatch, mut f: impl FnMut(&Datagram<'_>)) {
         let mut deadline_moved = self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
-        while let Some(batch) = received.next_batch() {
+        while let Some(arrival) = received.next_arrival() {
             // Small messages arrive alone, and usually at the process that they are for.
-            if let Some(mut datagram) = batch.single()
-                && self.owner(datagram.bytes) == Owner::ThisProcess
-            {
-                received.deliver(&mut datagram, &mut f);
+            if arrival.is_single() && self.owner(arrival.bytes) == Owner::ThisProcess {
+                received.deliver(&mut arrival.datagram(), &mut f);
                 continue;
             }
-            deadline_moved |= self.split(&batch, &mut received, &mut f);
+            deadline_moved |= self.split(&arrival.batch(), &mut received, &mut f);
         }
         drop(received);
         batch.set_moved_deadline(deadline_moved);
-        Ok(count)
     }
 
     /// Delivers and forwards the datagrams of a batch. Returns whether there were any for other
@@ -345,6 +354,13 @@ impl Endpoint {
         self.delayed_by_faults()
     }
 
+    /// Whether `URXE_FAULTS` emulates a path on which sent packets spend time. They are then not in
+    /// a receive buffer while they are in flight.
+    pub fn emulates_path(&self) -> bool {
+        let faults = self.shared.options().faults;
+        faults.is_some_and(|faults| faults.sends() && faults.delays())
+    }
+
     #[cold]
     fn delayed_by_faults(&self) -> Time {
         let outbound = self.outbound_faults.as_ref();
@@ -388,6 +404,7 @@ impl Endpoint {
     }
 
     /// Returns the process that a datagram is for.
+    #[inline]
     fn owner(&self, bytes: &[u8]) -> Owner {
         let Some(&[slot, high, low]) = bytes.get(5..8).and_then(|q| q.first_chunk::<3>()) else {
             return Owner::Unknown;

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 /// An instruction: its code, its jump distances if true and if false, and its operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Returns the program for an order of slots, see `steering`.
+/// Returns the steering program for the socket index of each slot, see `steering`.
 pub fn program(order: &Order, others: Option<u16>) -> Vec<Instruction> {
     program::code(order, others)
         .iter()
@@ -45,7 +45,7 @@ impl SharedPort {
         })
     }
 
-    /// Attaches the program for an order.
+    /// Attaches the steering program for these socket indices.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -54,7 +54,7 @@ impl SharedPort {
         program::attach(receiver.as_fd(), order, others)
     }
 
-    /// Sends a datagram, and returns the number of the socket that receives it.
+    /// Sends a datagram, and returns the index of the socket that receives it.
     ///
     /// # Errors
     /// When it cannot be sent.

@@ -47,19 +47,31 @@ impl Group {
     ///
     /// # Errors
     /// When the socket fails.
-    pub fn recv(
-        &self,
-        batch: &mut RecvBatch,
-        mut f: impl FnMut(&Datagram<'_>),
-    ) -> io::Result<usize> {
-        let count = self.inbound.receive(batch, self.receiver.as_fd())?;
+    pub fn recv(&self, batch: &mut RecvBatch, f: impl FnMut(&Datagram<'_>)) -> io::Result<usize> {
+        let count = self.fill(batch)?;
+        if count > 0 {
+            self.deliver(batch, f);
+        }
+        Ok(count)
+    }
+
+    /// The first half of [`Group::recv`]: receives once. Unless it returns 0, the caller must pass
+    /// the batch to [`Group::deliver`].
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn fill(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        self.inbound.receive(batch, self.receiver.as_fd())
+    }
+
+    /// The second half of [`Group::recv`]: delivers what [`Group::fill`] has received.
+    pub fn deliver(&self, batch: &mut RecvBatch, mut f: impl FnMut(&Datagram<'_>)) {
         let mut received = self.inbound.received(batch, self.address);
-        while let Some(batch) = received.next_batch() {
-            for mut datagram in batch.datagrams() {
+        while let Some(arrival) = received.next_arrival() {
+            for mut datagram in arrival.batch().datagrams() {
                 received.deliver(&mut datagram, &mut f);
             }
         }
-        Ok(count)
     }
 }
 

@@ -61,7 +61,7 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of ready sockets handled per call.
 const MAX_EVENTS: usize = 8;
 
-/// The epoll number of the listener; connections are numbered from 1.
+/// The epoll data of the listener; that of a connection is its number, from 1.
 const LISTENER: u64 = 0;
 
 /// The connecting end of a connection. The other side does not depend on its lifetime.

@@ -4,7 +4,8 @@ use crate::address::DEFAULT_TTL;
 use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
-use crate::faults::{self, FaultSpec, Injector};
+use crate::faults::FaultSpec;
+use crate::faults::injector::{self, Injector};
 use crate::icrc::sent_id;
 use crate::socket::{SOCKET_HOP_LIMIT, SOCKET_TRAFFIC_CLASS, TxSocket};
 use crate::sync::lock;
@@ -184,8 +185,8 @@ impl PathInner {
 }
 
 impl Sender {
-    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The header
-    /// points to the path, the iovec and the control messages.
+    /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The
+    /// header points to the path, the iovec and the control messages.
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,
@@ -226,29 +227,48 @@ impl Sender {
         });
     }
 
-    /// Sends one packet, if the socket has space for it.
-    pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Passes one message to the kernel. `segment` is 0 for a lone packet.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    pub(super) fn send(&self, bytes: &[u8], segment: usize) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
         let mut controls = MaybeUninit::uninit();
-        let header = self.message(&mut iovec, &mut controls, 0);
+        let header = self.message(&mut iovec, &mut controls, segment);
+        self.outbound.counters.send_calls.add(1);
+        // Not through the C library's function, which is a cancellation point.
+        // SAFETY: the header's name, iovec, buffer and control messages outlive the call, which
+        // only reads them.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_sendmsg,
+                self.socket.fd().as_raw_fd(),
+                &raw const header,
+                SEND_FLAGS,
+            )
+        };
+        match n {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends one packet, if the socket has space for it.
+    pub(super) fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
         loop {
-            let counters = &self.outbound.counters;
-            counters.send_calls.add(1);
-            // SAFETY: the header's name, iovec, buffer and control messages outlive the call, which
-            // only reads them.
-            let n = unsafe { libc::sendmsg(self.socket.fd().as_raw_fd(), &header, SEND_FLAGS) };
-            if n >= 0 {
-                counters.messages_out.add(1);
-                counters.datagrams_out.add(1);
-                counters.bytes_out.add(bytes.len() as u64);
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+            match self.send(bytes, 0) {
+                Ok(()) => {
+                    let counters = &self.outbound.counters;
+                    counters.messages_out.add(1);
+                    counters.datagrams_out.add(1);
+                    counters.bytes_out.add(bytes.len() as u64);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -264,7 +284,7 @@ struct Outgoing {
     bytes: Vec<u8>,
 }
 
-impl faults::Packet for Outgoing {
+impl injector::Packet for Outgoing {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

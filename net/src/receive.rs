@@ -8,7 +8,8 @@ use crate::address::{DEFAULT_TTL, LocalAddress, ROCE_PORT};
 use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
-use crate::faults::{self, FaultSpec, Injector};
+use crate::faults::FaultSpec;
+use crate::faults::injector::{self, Injector};
 use crate::icrc::{self, SenderCache};
 use crate::sync::lock;
 use crate::sys::{Control, RawAddress, control_int, for_each_control};
@@ -70,6 +71,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Returns the bytes from the BTH to the end of the pad.
+    #[inline]
     pub fn packet(&self) -> &'a [u8] {
         let end = self.bytes.len().saturating_sub(icrc::LEN);
         &self.bytes[..end]
@@ -193,23 +195,73 @@ impl RecvBatch {
     pub(super) fn parts(&mut self) -> (Messages<'_>, &mut InboundState) {
         let messages = Messages {
             messages: self.messages.iter(),
-            buffers: self.buffers.chunks_exact(MESSAGE_SIZE),
+            buffers: &self.buffers,
         };
         (messages, &mut self.state)
+    }
+}
+
+/// A received message: one datagram or a GRO batch.
+pub(super) struct Arrival<'a> {
+    src: SocketAddr,
+    dst: LocalAddress,
+    message: &'a Message,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Arrival<'a> {
+    /// Whether the message is one datagram.
+    #[inline]
+    pub(super) fn is_single(&self) -> bool {
+        let segment = self.message.segment;
+        (segment == 0 || segment >= self.bytes.len()) && !self.bytes.is_empty()
+    }
+
+    /// Returns the message as one datagram, see [`Arrival::is_single`].
+    #[inline]
+    pub(super) fn datagram(&self) -> Datagram<'a> {
+        Datagram {
+            src: self.src,
+            dst: self.dst,
+            tos: self.message.tos,
+            ttl: self.message.ttl,
+            index: 0,
+            first_of_batch: true,
+            forwarded: false,
+            ip_id: None,
+            bytes: self.bytes,
+        }
+    }
+
+    /// Returns the message as a batch of datagrams.
+    pub(super) fn batch(&self) -> GroBatch<'a> {
+        GroBatch {
+            src: self.src,
+            dst: self.dst,
+            tos: self.message.tos,
+            ttl: self.message.ttl,
+            first_index: 0,
+            segment: self.message.segment,
+            bytes: self.bytes,
+        }
     }
 }
 
 /// The received messages with their bytes.
 pub(super) struct Messages<'a> {
     messages: std::slice::Iter<'a, Message>,
-    buffers: std::slice::ChunksExact<'a, u8>,
+    /// The buffers of these messages, [`MESSAGE_SIZE`] bytes each.
+    buffers: &'a [u8],
 }
 
 impl<'a> Iterator for Messages<'a> {
     type Item = (&'a Message, &'a [u8]);
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let (message, buffer) = (self.messages.next()?, self.buffers.next()?);
+        let message = self.messages.next()?;
+        let (buffer, rest) = self.buffers.split_at_checked(MESSAGE_SIZE)?;
+        self.buffers = rest;
         Some((message, &buffer[..message.len]))
     }
 }
@@ -392,25 +444,6 @@ pub(super) struct GroBatch<'a> {
 }
 
 impl<'a> GroBatch<'a> {
-    /// Returns the datagram of a batch that has only one.
-    #[inline]
-    pub(super) fn single(&self) -> Option<Datagram<'a>> {
-        if self.segment != 0 && self.segment < self.bytes.len() || self.bytes.is_empty() {
-            return None;
-        }
-        Some(Datagram {
-            src: self.src,
-            dst: self.dst,
-            tos: self.tos,
-            ttl: self.ttl,
-            index: self.first_index,
-            first_of_batch: self.first_index == 0,
-            forwarded: false,
-            ip_id: None,
-            bytes: self.bytes,
-        })
-    }
-
     /// Returns the datagrams: the bytes cut at every `segment`.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> + use<'a> {
         let batch = *self;
@@ -436,7 +469,7 @@ impl<'a> GroBatch<'a> {
     }
 }
 
-impl faults::Packet for OwnedDatagram {
+impl injector::Packet for OwnedDatagram {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -488,6 +521,7 @@ impl Inbound {
     ///
     /// # Errors
     /// When the socket fails.
+    #[inline]
     pub(super) fn receive(
         &self,
         batch: &mut RecvBatch,
@@ -627,20 +661,16 @@ pub(super) struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// Returns the next message as a batch of datagrams. Truncated messages are counted and
-    /// skipped.
+    /// Returns the next message. Truncated messages are counted and skipped.
     #[inline]
-    pub(super) fn next_batch(&mut self) -> Option<GroBatch<'a>> {
+    pub(super) fn next_arrival(&mut self) -> Option<Arrival<'a>> {
         loop {
             let (message, bytes) = self.messages.next()?;
             if let Some(src) = message.src.filter(|_| !message.truncated) {
-                return Some(GroBatch {
+                return Some(Arrival {
                     src,
                     dst: self.dst,
-                    tos: message.tos,
-                    ttl: message.ttl,
-                    first_index: 0,
-                    segment: message.segment,
+                    message,
                     bytes,
                 });
             }
@@ -697,13 +727,31 @@ mod tests {
     fn single_datagram_is_that_of_the_split_batch() {
         let bytes: Vec<u8> = (0..=255).collect();
         for segment in [0, 100, 255, 256, 1000] {
-            let parts: Vec<_> = batch(&bytes, segment).datagrams().collect();
-            let single = batch(&bytes, segment).single();
-            assert_eq!(single.is_some(), parts.len() == 1, "{segment}");
-            if let Some(single) = single {
+            let message = Message {
+                src: None,
+                tos: 1,
+                ttl: 64,
+                segment,
+                len: bytes.len(),
+                truncated: false,
+            };
+            let arrival = Arrival {
+                src: "192.0.2.1:49152".parse().unwrap(),
+                dst: LocalAddress::new([192, 0, 2, 2].into(), 0),
+                message: &message,
+                bytes: &bytes,
+            };
+            let parts: Vec<_> = arrival.batch().datagrams().collect();
+            assert_eq!(arrival.is_single(), parts.len() == 1, "{segment}");
+            if arrival.is_single() {
+                let single = arrival.datagram();
                 assert_eq!(format!("{single:?}"), format!("{:?}", parts[0]));
             }
+            let empty = Arrival {
+                bytes: &[],
+                ..arrival
+            };
+            assert!(!empty.is_single());
         }
-        assert!(batch(&[], 0).single().is_none());
     }
 }

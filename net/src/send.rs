@@ -92,6 +92,14 @@ struct Group {
 }
 
 impl Group {
+    /// Returns the segment length for the kernel; 0 for a lone packet.
+    fn gso_segment(&self) -> usize {
+        match self.count {
+            0 | 1 => 0,
+            _ => self.segment,
+        }
+    }
+
     /// Returns the ranges of the packets in the batch's buffer.
     fn packets(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let Range { start, end } = self.bytes;
@@ -160,6 +168,7 @@ impl SendBatch {
 
     /// Selects `path` for the packets staged from now on. Packets staged for another path are
     /// flushed first; those for which the socket has no space are dropped and counted.
+    #[inline]
     pub fn begin(&mut self, path: &Path) {
         self.read.set((0, Time::NEVER));
         if let Some(current) = &self.path
@@ -181,6 +190,7 @@ impl SendBatch {
     }
 
     /// Whether no packet waits to be flushed.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
@@ -293,6 +303,18 @@ impl SendBatch {
 
     /// Makes one system call. Returns the number of groups sent, from the first unsent one on.
     fn send_some(&mut self, path: &PathInner) -> io::Result<usize> {
+        match &self.groups[self.sent..] {
+            [group] => {
+                let bytes = &self.buffer[group.bytes.clone()];
+                path.sender.send(bytes, group.gso_segment()).map(|()| 1)
+            }
+            _ => self.send_many(path),
+        }
+    }
+
+    /// Sends several groups with one system call, see [`SendBatch::send_some`].
+    #[inline(never)]
+    fn send_many(&mut self, path: &PathInner) -> io::Result<usize> {
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
         let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES];
         let mut controls = [const { MaybeUninit::<ControlList>::uninit() }; MESSAGES];
@@ -304,9 +326,10 @@ impl SendBatch {
                 iov_base: bytes.as_ptr().cast_mut().cast(),
                 iov_len: bytes.len(),
             });
-            let segment = if group.count > 1 { group.segment } else { 0 };
             headers[i].write(libc::mmsghdr {
-                msg_hdr: path.sender.message(iovec, &mut controls[i], segment),
+                msg_hdr: path
+                    .sender
+                    .message(iovec, &mut controls[i], group.gso_segment()),
                 msg_len: 0,
             });
         }

@@ -3,12 +3,12 @@
 //! - Each process holds a *slot*, which is the top 8 bits of its QPNs.
 //! - Each binds the port with `SO_REUSEPORT`. A *steering* program in the kernel gives every
 //!   datagram to the socket of its slot: the fast path.
-//! - The kernel renumbers the sockets when processes end, so a datagram may reach the wrong
-//!   process. That process *forwards* it to the right one, and starts to learn the new order: see
+//! - The indices of the sockets change when processes end, so a datagram may reach the wrong
+//!   process. That process *forwards* it to the right one, and starts to learn the new indices: see
 //!   `steering`.
 //!
 //! So a wrong steering program only costs the forwarding. There is no shared file: the kernel
-//! assigns and releases the names of the slots, and processes probe for the order of the sockets.
+//! assigns and releases the names of the slots, and processes probe for the indices of the sockets.
 //! Processes of different users share the slots of a network namespace but not an address: the
 //! kernel lets only one user bind it.
 

@@ -177,7 +177,7 @@ pub struct TxSocket {
     port: u16,
     /// Whether the kernel segments batches (GSO) on this socket.
     gso: AtomicBool,
-    /// The last send found no space in the socket's buffer.
+    /// Whether the last send found no space in the socket's buffer.
     full: AtomicBool,
 }
 
@@ -274,6 +274,7 @@ impl TxSocket {
 
     /// Whether the last send found no space in the socket's buffer; [`TxSocket::set_full`] clears
     /// it. This is a hint: a caller that depends on it must poll [`TxSocket::fd`].
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
@@ -284,6 +285,7 @@ impl TxSocket {
     }
 
     /// The socket; writable when its buffer has space.
+    #[inline]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

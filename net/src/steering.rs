@@ -1,25 +1,26 @@
-//! Port steering: the program that selects the receiving process of a datagram at one address, and
-//! the protocol by which processes learn the order of the sockets.
+//! Port steering: the BPF program that selects the receiving process of a datagram at one address,
+//! and the protocol by which processes learn the indices of their sockets.
 //!
-//! All sockets on port 4791 of an address form a group. The kernel numbers them in the order in
-//! which they join; when one closes, the last one takes its number. A classic BPF program reads the
-//! slot from the destination QPN, or from the communication ID of a MAD, and returns the number of
-//! the slot's socket.
+//! All sockets on port 4791 of an address form a reuseport group. A socket that joins the group
+//! gets the next index; when a socket leaves, the last one takes its index. The steering program,
+//! in classic BPF, reads the slot from the destination QPN, or from the communication ID of a MAD,
+//! and returns the index of the slot's socket.
 //!
-//! The kernel does not report these numbers, so processes probe for them. For a QPN in slot 255 the
-//! program returns the low 16 bits of the QPN, so a *probe* reaches the socket with a given number.
+//! The kernel does not report the indices, so processes probe for them. For a QPN in slot 255 the
+//! program returns the low 16 bits of the QPN, so a *probe* reaches the socket with a given index.
 //! The process that receives a probe sends its slot to the prober. One round of probes (a *sweep*)
-//! yields the whole order, and the process that made it attaches a new program.
+//! yields the index of every slot (the [`Order`]), and the process that made it attaches a new
+//! program.
 //!
 //! A process sweeps when it joins, and whenever it receives a datagram for another living process.
-//! A sweep that changes the order is followed by another one: the first may have gone through no
-//! program at all, and a third process may have attached a better program meanwhile. A process that
-//! finds nothing new attaches nothing. So every wrong order is corrected, whichever process ends
-//! and however, and a process that dies leaves no shared state half written.
+//! A sweep that changes the order is followed by another one: the probes of the first may have
+//! passed no program at all, and a third process may have attached a better program meanwhile. A
+//! process whose sweep changes nothing attaches nothing. So every wrong order is corrected,
+//! whichever process ends and however. A killed process leaves no shared state half written.
 //!
-//! The kernel's hash gives a probe for a number that no socket has to any socket of the group,
-//! which answers it too. A socket answers its probes in order, so its first answer has its lowest
-//! number, and its true number is lower than any unused one.
+//! A probe for an unused index reaches some socket of the group, by the kernel's hash, and is
+//! answered too. A socket answers its probes in the order of their indices, so its first answer has
+//! the lowest index, and its true index is lower than any unused one.
 //!
 //! An answer carries the sweep's random nonce, which only sockets of the group have received. Those
 //! belong to this user, so no other user can make a process attach a wrong program. A wrong program
@@ -68,7 +69,7 @@ const ANSWER_MAGIC: [u8; 4] = *b"urxa";
 
 type Nonce = [u8; 16];
 
-/// A probe to the socket with a given number. Its first 8 bytes have the layout of a BTH.
+/// A probe to the socket with a given index. Its first 8 bytes have the layout of a BTH.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct Probe {
@@ -79,6 +80,18 @@ struct Probe {
     index: [u8; 2],
     magic: [u8; 4],
     nonce: Nonce,
+}
+
+impl Probe {
+    fn is_valid(&self) -> bool {
+        self.magic == PROBE_MAGIC && self.opcode == NO_OPCODE
+    }
+}
+
+/// Whether a UDP payload is a probe for the socket of a slot, which is no RoCE packet. Captures of
+/// the loopback interface contain them.
+pub fn is_port_probe(payload: &[u8]) -> bool {
+    Probe::ref_from_bytes(payload).is_ok_and(Probe::is_valid)
 }
 
 /// The answer to a probe: the slot of the socket that received it.
@@ -116,7 +129,7 @@ struct State {
     /// Whether the attached program may be another process's. Then the next sweep attaches this
     /// process's program even if the order is unchanged.
     is_stale: bool,
-    /// A sweep is due, but not before `not_before`.
+    /// Whether a sweep is due, at `not_before` or later.
     pending: bool,
     not_before: Time,
     pause: Duration,
@@ -137,7 +150,7 @@ struct Sweep {
 }
 
 impl Steering {
-    /// Starts to learn the order of the group that `receiver`, this process's socket, has joined.
+    /// Starts to learn the indices of the group that `receiver`, this process's socket, has joined.
     pub(super) fn join(
         address: LocalAddress,
         slot: u8,
@@ -183,7 +196,7 @@ impl Steering {
         self.prober.as_fd()
     }
 
-    /// The lowest slot of the group, as far as this process knows.
+    /// The lowest slot of the group, according to this process's last sweep.
     pub(super) fn lowest(&self) -> u8 {
         self.lowest.load(Ordering::Relaxed)
     }
@@ -259,7 +272,7 @@ impl Steering {
         }
     }
 
-    /// Starts a sweep: sends a probe to each number that a socket may have.
+    /// Starts a sweep: sends a probe to each index that a socket may have.
     fn start(&self, state: &mut State, live: Vec<u8>, now: Time) {
         let nonce: Nonce = crate::random::any();
         let count = live.len() as u16 + EXTRA_PROBES;
@@ -298,7 +311,7 @@ impl Steering {
         // A probe is sent from the same address of this host.
         let probe = Probe::read_from_bytes(bytes)
             .ok()
-            .filter(|p| p.magic == PROBE_MAGIC && p.opcode == NO_OPCODE)
+            .filter(Probe::is_valid)
             .filter(|_| src.ip() == self.address.ip());
         let Some(probe) = probe else {
             self.counters.probes_rejected.add(1);
@@ -317,7 +330,7 @@ impl Steering {
         }
     }
 
-    /// Receives answers, and attaches the program once they yield the order.
+    /// Receives answers, and attaches the program once they yield all indices.
     pub(super) fn receive_answers(&self, receiver: BorrowedFd<'_>, now: Time) -> io::Result<()> {
         let mut state = self.state();
         let mut buffer = [0_u8; 64];
@@ -418,7 +431,7 @@ impl Steering {
         }
     }
 
-    /// Attaches a program for the order that this process knows.
+    /// Attaches a program for the indices that this process has learnt.
     fn attach(&self, state: &mut State, receiver: BorrowedFd<'_>) {
         let own = state.order.get(&self.slot).copied();
         match program::attach(receiver, &state.order, own) {

@@ -68,19 +68,29 @@ unsafe extern "C-unwind" {
 
 /// Calls `call` with cancellation of the thread disabled. pthread_cancel(3) unwinds the stack by
 /// force, which Rust does not permit through frames that drop values or catch panics.
+#[inline]
 pub fn without_cancellation<T>(call: impl FnOnce() -> T) -> T {
     let _disabled = CancellationDisabled::new();
     call()
 }
 
-/// A guard: while it exists, the thread is not cancelled.
-struct CancellationDisabled {
+/// A guard: while it exists, the thread is not cancelled. See [`without_cancellation`].
+#[derive(Debug)]
+pub struct CancellationDisabled {
     /// The state before.
     before: libc::c_int,
 }
 
+impl Default for CancellationDisabled {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl CancellationDisabled {
-    fn new() -> Self {
+    /// Disables cancellation of the thread until the guard is dropped.
+    #[inline]
+    pub fn new() -> Self {
         /// `PTHREAD_CANCEL_DISABLE`.
         const DISABLE: libc::c_int = 1;
         let mut before = DISABLE;
@@ -91,6 +101,7 @@ impl CancellationDisabled {
 }
 
 impl Drop for CancellationDisabled {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: `before` is the state that was in force; a null pointer asks for no result. The
         // call unwinds only in a thread with asynchronous cancellation, which POSIX does not allow

@@ -357,8 +357,9 @@ impl FlowIcrc {
     }
 }
 
-/// The most words after a BTH for which [`update_short`] is used: those of an ACK or a READ request.
-/// For these, choosing the implementation for the processor takes longer than the CRC itself.
+/// The most words after a BTH for which [`update_short`] is used: those of an ACK or a READ
+/// request. For these, choosing the implementation for the processor takes longer than the CRC
+/// itself.
 const SHORT: usize = 4;
 
 /// Returns `crc` with `words` appended.

@@ -107,11 +107,14 @@ pub struct Gid(pub [u8; 16]);
 
 impl Gid {
     /// Returns the GID of an interface address.
+    #[inline]
     pub fn from_ip(ip: IpAddr) -> Self {
-        match ip {
-            IpAddr::V4(v4) => Gid(v4.to_ipv6_mapped().octets()),
-            IpAddr::V6(v6) => Gid(v6.octets()),
-        }
+        // As a number, so that the compiler does not take the address apart into bytes.
+        let number = match ip {
+            IpAddr::V4(v4) => 0xffff_0000_0000 | u128::from(v4.to_bits()),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        Gid(number.to_be_bytes())
     }
 
     /// Returns the IP address of this GID: IPv4 if the GID is IPv4-mapped.

@@ -258,6 +258,7 @@ impl Placement {
     }
 
     /// The number of bytes that the receive can take.
+    #[inline]
     fn room(&self) -> u64 {
         let lengths = self.receive.sges.iter().map(|sge| u64::from(sge.length));
         lengths.sum()

@@ -101,6 +101,7 @@ impl QpBase {
     }
 
     /// What the send and receive sides use of the base.
+    #[inline]
     pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
         Context {
             qpn: self.qpn,
@@ -161,6 +162,7 @@ impl QpBase {
     }
 
     /// Checks that the state and the service allow a send work request.
+    #[inline]
     pub(crate) fn check_post(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if !self.attr.state.accepts_sends() {
             return Err(PostError::State);
@@ -200,6 +202,7 @@ impl QpBase {
     ///
     /// Checked are the state, the source address with the migration request bit, and the partition
     /// key.
+    #[inline]
     pub(crate) fn accepts_packet<C: Completions>(
         &mut self,
         from: Gid,
@@ -232,6 +235,7 @@ impl QpBase {
     /// Applies an accepted packet to the migration state, and reports the first one in RTR.
     ///
     /// Returns whether the connection migrated.
+    #[inline]
     pub(crate) fn packet_accepted<C: Completions>(
         &mut self,
         from: Gid,

@@ -208,6 +208,7 @@ pub(crate) struct SendWqe {
 
 impl SendWqe {
     /// The PSN after the last one of the work request.
+    #[inline]
     pub fn end_psn(&self) -> Psn {
         self.first_psn + self.packets
     }
@@ -216,11 +217,13 @@ impl SendWqe {
     ///
     /// A message may span half of the PSN space, so its end cannot be compared serially with a PSN
     /// near its start.
+    #[inline]
     pub fn ends_before(&self, psn: Psn) -> bool {
         (psn - self.first_psn.get()).get() >= self.packets
     }
 
     /// The payload of packet `index` of the message, in bytes.
+    #[inline]
     pub fn payload_of(&self, index: u32, mtu: Mtu) -> usize {
         let sent = u64::from(index) * mtu.bytes() as u64;
         (u64::from(self.len) - sent).min(mtu.bytes() as u64) as usize
@@ -407,6 +410,7 @@ impl SendQueue {
     }
 
     /// The data of work request `index`.
+    #[inline]
     pub fn payload(&self, index: u64, wqe: &SendWqe) -> Payload<'_> {
         let slot = self.slot(index);
         if wqe.flags.contains(SendFlags::INLINE) {
@@ -419,6 +423,7 @@ impl SendQueue {
     }
 
     /// Removes and returns the oldest work request.
+    #[inline]
     pub fn pop(&mut self) -> Option<SendWqe> {
         if self.is_empty() {
             return None;
@@ -428,6 +433,7 @@ impl SendQueue {
         self.slots[slot].take()
     }
 
+    #[inline]
     fn slot(&self, index: u64) -> usize {
         // A queue of capacity 0 is always full; `max(1)` only avoids a division by zero.
         (index % u64::from(self.size.max_wr.max(1))) as usize

@@ -27,6 +27,7 @@ impl Context<'_> {
     ///
     /// # Panics
     /// When the transport has no such opcode. Posting refuses operations that have none.
+    #[inline]
     pub(crate) fn header(
         &self,
         operation: Operation,
@@ -41,6 +42,7 @@ impl Context<'_> {
     }
 
     /// Returns the headers of a request; over XRC they name the shared receive queue (A14).
+    #[inline]
     pub(crate) fn request_header(
         &self,
         wqe: &SendWqe,
@@ -57,6 +59,7 @@ impl Context<'_> {
     }
 
     /// Returns the headers of one packet of a SEND or RDMA WRITE.
+    #[inline]
     pub(crate) fn data_header(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
         let (operation, extra) = match wqe.op {
             SendOp::SendImm(_) => (Operation::Send, Headers::IMMDT),
@@ -96,6 +99,7 @@ impl Context<'_> {
     }
 
     /// Returns the completion of a send work request.
+    #[inline]
     pub(crate) fn completion(&self, wqe: &SendWqe, status: WcStatus) -> Completion {
         Completion {
             wr_id: wqe.wr_id,

@@ -180,7 +180,7 @@ impl Service {
             .and_then(Weak::upgrade);
         match socket {
             Some(socket) => socket.handle_event(event),
-            // A connection request whose listener is gone.
+            // A connection request whose listener was closed.
             None if event.listener.is_some() => event.id.close(),
             None => {}
         }

@@ -9,21 +9,23 @@ mod operation;
 pub use builder::QueuePairBuilder;
 pub use connected::{PreparedQueuePair, QueuePair};
 pub use datagram::{DatagramAddress, DatagramQueuePair, Destination};
-pub use operation::{Operation, Transfer};
+pub use operation::{Operation, Transfer, TransferBuffer};
 
+use crate::buffer::LocalBuffer;
 use crate::cq::{CompletionQueue, CqError, Reservation};
 use crate::mr::RemoteAccess;
 use crate::outstanding::{Kind, Outstanding, WorkId};
 use crate::pd::ProtectionDomain;
+use crate::slices::Memory;
 use crate::srq::Attachment;
-use crate::work::{BatchError, PostError, ReceiveRequest, SendData, SendRequest, elements};
+use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 use urxe_driver as driver;
-use urxe_driver::qp::{CreateError, MAX_SGE, ModifyError};
+use urxe_driver::qp::{CreateError, ModifyError};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
-use urxe_proto::work::{Payload, SendWr, Sge};
+use urxe_proto::work::{Payload, SendWr};
 
 /// A queue pair cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +104,21 @@ struct Posted<R> {
     error: Option<PostError>,
     /// The next one, if the queue is full.
     rejected: Option<R>,
+    /// The buffer of the next one, if it failed otherwise.
+    returned: Option<LocalBuffer>,
+}
+
+impl<R> Posted<R> {
+    /// Nothing was posted.
+    fn failed(error: PostError, memory: Memory) -> Self {
+        Posted {
+            count: 0,
+            last: None,
+            error: Some(error),
+            rejected: None,
+            returned: memory.into_buffer(),
+        }
+    }
 }
 
 impl Core {
@@ -150,50 +167,44 @@ impl Core {
     /// Posts a receive, for a future if it is awaited.
     fn post_one_receive(&self, request: ReceiveRequest, kind: Kind) -> Posted<ReceiveRequest> {
         let cap = self.qp.cap();
-        let failed = |error| Posted {
-            count: 0,
-            last: None,
-            error: Some(error),
-            rejected: None,
-        };
         // The lock is released before the buffers of a rejected request are dropped.
         let Some(mut ring) = self.outstanding.own_receives() else {
-            return failed(urxe_proto::queue::PostError::SharedReceives.into());
+            let error = urxe_proto::queue::PostError::SharedReceives;
+            return Posted::failed(error.into(), request.memory);
         };
         if let Err(error) = request.check(self.pd.driver().id(), cap.max_recv_sge) {
-            return failed(error);
+            return Posted::failed(error, request.memory);
         }
         if ring.is_full() {
             drop(ring);
+            let capacity = cap.max_recv_wr;
             return Posted {
                 rejected: Some(request),
-                ..failed(PostError::QueueFull {
-                    capacity: cap.max_recv_wr,
-                })
+                ..Posted::failed(PostError::QueueFull { capacity }, Memory::default())
             };
         }
-        let entry = ring.push(request.wr_id, request.slices, kind);
+        let entry = ring.push(request.wr_id, request.memory, kind);
         let id = entry.id();
         if kind == Kind::Awaited {
             self.recv_cq().tasks().register(id.to_driver());
         }
-        let mut array = [Sge::default(); MAX_SGE as usize];
-        let sges = elements(&entry.buffers, &mut array);
-        match self.qp.post_receive(id.to_driver(), sges) {
+        let elements = entry.memory.elements(entry.extent());
+        match self.qp.post_receive(id.to_driver(), &elements) {
             Ok(()) => Posted {
                 count: 1,
                 last: Some(id),
                 error: None,
                 rejected: None,
+                returned: None,
             },
             Err(error) => {
                 let newest = ring.pop_newest();
                 drop(ring);
-                drop(newest);
                 if kind == Kind::Awaited {
                     self.recv_cq().tasks().remove(id.to_driver());
                 }
-                failed(error.into())
+                let memory = newest.map(|entry| entry.memory).unwrap_or_default();
+                Posted::failed(error.into(), memory)
             }
         }
     }
@@ -219,12 +230,7 @@ impl Core {
     ) -> Posted<SendRequest<'r>> {
         match request.check(self.pd.driver().id(), &self.qp.cap()) {
             Ok(()) => self.post_checked([request], to, true),
-            Err(error) => Posted {
-                count: 0,
-                last: None,
-                error: Some(error),
-                rejected: None,
-            },
+            Err(error) => Posted::failed(error, request.memory),
         }
     }
 
@@ -271,6 +277,7 @@ impl Core {
             last: None,
             error: None,
             rejected: None,
+            returned: None,
         };
         let mut ring = self.outstanding.sends();
         let mut posting = self.qp.start_posting();
@@ -287,19 +294,15 @@ impl Core {
                 true => Kind::Signaled,
                 false => Kind::Unsignaled,
             };
-            let (buffers, inline) = match request.data {
-                SendData::Slices(slices) => (slices, None),
-                SendData::Inline(bytes) => (Vec::new(), Some(bytes)),
-            };
-            let entry = ring.push(request.wr_id, buffers, kind);
+            let entry = ring.push(request.wr_id, request.memory, kind);
             let id = entry.id();
             if awaited {
                 self.send_cq().tasks().register(id.to_driver());
             }
-            let mut array = [Sge::default(); MAX_SGE as usize];
-            let payload = match inline {
+            let elements = entry.memory.elements(entry.extent());
+            let payload = match request.inline {
                 Some(bytes) => Payload::Inline(bytes),
-                None => Payload::Sges(elements(&entry.buffers, &mut array)),
+                None => Payload::Sges(&elements),
             };
             let wr = SendWr {
                 wr_id: id.to_driver(),
@@ -323,8 +326,11 @@ impl Core {
         // Other threads may poll completions while the packets are transmitted.
         drop(ring);
         drop(posting);
-        if let Some(failed) = failed.filter(|_| awaited) {
-            self.send_cq().tasks().remove(failed.id().to_driver());
+        if let Some(failed) = failed {
+            if awaited {
+                self.send_cq().tasks().remove(failed.id().to_driver());
+            }
+            result.returned = failed.memory.into_buffer();
         }
         result
     }

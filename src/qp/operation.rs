@@ -5,15 +5,17 @@
 #![forbid(unsafe_code)]
 
 use super::{Core, DatagramQueuePair, Destination, Posted, PreparedQueuePair, QueuePair};
+use crate::buffer::LocalBuffer;
 use crate::completion::{Completion, Done};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
-use crate::mr::{LocalSlice, RemoteRegion};
+use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
 use crate::outstanding::{Kind, WorkId, WorkQueue};
 use crate::work::{PostError, ReceiveRequest, SendRequest};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 /// The future of a work request: posts it when there is room in the queue, and returns its
@@ -32,7 +34,8 @@ enum State<'a> {
     /// The work request, and the place in the list of those that wait for room.
     Unposted(Request<'a>, Option<u64>),
     Posted(WorkId),
-    Finished,
+    /// It has returned its result. The buffer is that of a work request that was not posted.
+    Finished(Option<LocalBuffer>),
 }
 
 enum Request<'a> {
@@ -45,6 +48,13 @@ impl Request<'_> {
         match self {
             Request::Send(..) => WorkQueue::Send,
             Request::Receive(_) => WorkQueue::Receive,
+        }
+    }
+
+    fn into_buffer(self) -> Option<LocalBuffer> {
+        match self {
+            Request::Send(request, _) => request.memory.into_buffer(),
+            Request::Receive(request) => request.memory.into_buffer(),
         }
     }
 }
@@ -63,25 +73,16 @@ impl<'a> Operation<'a> {
     }
 
     /// Posts the request. Returns it if the queue is full.
-    fn post(&self, request: Request<'a>) -> Result<Attempt<'a>> {
-        let (posted, rejected) = match request {
+    fn post(&self, request: Request<'a>) -> Attempt<'a> {
+        match request {
             Request::Send(request, to) => {
                 let posted = self.core.post_awaited(request, to);
-                let (posted, request) = posted.split();
-                (posted, request.map(|request| Request::Send(request, to)))
+                posted.attempt(|request| Request::Send(request, to))
             }
             Request::Receive(request) => {
                 let posted = self.core.post_one_receive(request, Kind::Awaited);
-                let (posted, request) = posted.split();
-                (posted, request.map(Request::Receive))
+                posted.attempt(Request::Receive)
             }
-        };
-        match (posted, rejected) {
-            (Ok(id), _) => Ok(Attempt::Posted(id)),
-            (Err(PostError::QueueFull { capacity }), Some(request)) if capacity > 0 => {
-                Ok(Attempt::Full(request))
-            }
-            (Err(error), _) => Err(error.into()),
         }
     }
 
@@ -94,27 +95,28 @@ impl<'a> Operation<'a> {
     ) -> Poll<Result<WorkId>> {
         let room = self.core.outstanding.room(request.queue());
         let mut attempt = self.post(request);
-        if let Ok(Attempt::Full(request)) = attempt {
+        if let Attempt::Full(request) = attempt {
             // A place may have become free before the task was in the list, so it tries again.
             ticket = Some(room.wait(ticket, context.waker()));
             attempt = self.post(request);
         }
         match attempt {
-            Ok(Attempt::Full(request)) => {
+            Attempt::Full(request) => {
                 self.state = State::Unposted(request, ticket);
                 Poll::Pending
             }
-            Ok(Attempt::Posted(id)) => {
+            Attempt::Posted(id) => {
                 if let Some(ticket) = ticket {
                     room.remove(ticket);
                 }
                 Poll::Ready(Ok(id))
             }
-            Err(error) => {
+            Attempt::Failed(error, buffer) => {
                 if let Some(ticket) = ticket {
                     room.leave(ticket);
                 }
-                Poll::Ready(Err(error))
+                self.state = State::Finished(buffer);
+                Poll::Ready(Err(error.into()))
             }
         }
     }
@@ -124,16 +126,22 @@ impl<'a> Operation<'a> {
 enum Attempt<'a> {
     Posted(WorkId),
     Full(Request<'a>),
+    Failed(PostError, Option<LocalBuffer>),
 }
 
 impl<R> Posted<R> {
-    fn split(self) -> (std::result::Result<WorkId, PostError>, Option<R>) {
-        let id = match (self.last, self.error) {
-            (Some(id), None) => Ok(id),
-            (_, Some(error)) => Err(error),
-            (None, None) => unreachable!("one work request is posted, or fails"),
-        };
-        (id, self.rejected)
+    fn attempt<'a>(self, request: impl FnOnce(R) -> Request<'a>) -> Attempt<'a> {
+        match (self.last, self.error, self.rejected) {
+            (Some(id), None, _) => Attempt::Posted(id),
+            (_, Some(PostError::QueueFull { capacity }), Some(rejected)) if capacity > 0 => {
+                Attempt::Full(request(rejected))
+            }
+            (_, Some(error), rejected) => {
+                let rejected = rejected.map(request).and_then(Request::into_buffer);
+                Attempt::Failed(error, self.returned.or(rejected))
+            }
+            (None, None, _) => unreachable!("one work request is posted, or fails"),
+        }
     }
 }
 
@@ -143,7 +151,7 @@ impl Future for Operation<'_> {
     /// # Panics
     /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = match std::mem::replace(&mut self.state, State::Finished) {
+        let id = match std::mem::replace(&mut self.state, State::Finished(None)) {
             State::Unposted(request, ticket) => {
                 let id = ready!(self.poll_post(request, ticket, context))?;
                 self.state = State::Posted(id);
@@ -153,10 +161,10 @@ impl Future for Operation<'_> {
                 self.state = State::Posted(id);
                 id
             }
-            State::Finished => panic!("the operation was polled after it was ready"),
+            State::Finished(_) => panic!("the operation was polled after it was ready"),
         };
         let completion = ready!(self.cq(id.queue()).poll_operation(id, context))?;
-        self.state = State::Finished;
+        self.state = State::Finished(None);
         Poll::Ready(Ok(completion))
     }
 }
@@ -171,7 +179,7 @@ impl Drop for Operation<'_> {
                 let completion = self.cq(id.queue()).tasks().remove(id.to_driver());
                 drop(completion);
             }
-            State::Unposted(_, None) | State::Finished => {}
+            State::Unposted(_, None) | State::Finished(_) => {}
         }
     }
 }
@@ -181,41 +189,116 @@ impl fmt::Debug for Operation<'_> {
         let state = match self.state {
             State::Unposted(..) => "not posted",
             State::Posted(_) => "posted",
-            State::Finished => "finished",
+            State::Finished(_) => "finished",
         };
         write!(f, "Operation({state})")
     }
 }
 
+/// The memory of a [`Transfer`]: a [`LocalBuffer`] or a [`LocalSlice`].
+pub trait TransferBuffer: sealed::Lend + Unpin {}
+
+impl TransferBuffer for LocalBuffer {}
+impl TransferBuffer for LocalSlice {}
+
+mod sealed {
+    use super::{LocalBuffer, LocalSlice};
+    use crate::work::{ScatterList, SendData};
+
+    pub trait Lend {
+        /// Takes the memory for a work request.
+        fn lend(&mut self) -> Lent;
+
+        /// Stores the buffer that the work request returned.
+        fn restore(&mut self, returned: Option<LocalBuffer>);
+    }
+
+    /// The memory of a work request of any kind.
+    pub enum Lent {
+        Buffer(LocalBuffer),
+        Slice(LocalSlice),
+    }
+
+    impl From<Lent> for SendData<'_> {
+        fn from(lent: Lent) -> Self {
+            match lent {
+                Lent::Buffer(buffer) => buffer.into(),
+                Lent::Slice(slice) => slice.into(),
+            }
+        }
+    }
+
+    impl From<Lent> for ScatterList {
+        fn from(lent: Lent) -> Self {
+            match lent {
+                Lent::Buffer(buffer) => buffer.into(),
+                Lent::Slice(slice) => slice.into(),
+            }
+        }
+    }
+
+    impl Lend for LocalBuffer {
+        fn lend(&mut self) -> Lent {
+            Lent::Buffer(std::mem::take(self))
+        }
+
+        fn restore(&mut self, returned: Option<LocalBuffer>) {
+            *self = returned.unwrap_or_default();
+        }
+    }
+
+    impl Lend for LocalSlice {
+        fn lend(&mut self) -> Lent {
+            Lent::Slice(self.clone())
+        }
+
+        fn restore(&mut self, _: Option<LocalBuffer>) {}
+    }
+}
+
 /// The future of an operation with one buffer, which it returns with the result.
+///
+/// A [`LocalBuffer`] is the work request's own until the result. If the reactor fails, the work
+/// request keeps the buffer until its completion, and the future returns one without memory.
 ///
 /// See [`Operation`] for what dropping it does.
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is polled"]
-pub struct Transfer<'a> {
+pub struct Transfer<'a, B = LocalSlice> {
     operation: Operation<'a>,
-    buffer: Option<LocalSlice>,
+    buffer: Option<B>,
 }
 
-impl<'a> Transfer<'a> {
-    fn new(core: &'a Core, request: Request<'a>, buffer: LocalSlice) -> Self {
+impl<'a, B: TransferBuffer> Transfer<'a, B> {
+    fn new(
+        core: &'a Core,
+        mut buffer: B,
+        request: impl FnOnce(sealed::Lent) -> Request<'a>,
+    ) -> Self {
         Transfer {
-            operation: Operation::new(core, request),
+            operation: Operation::new(core, request(buffer.lend())),
             buffer: Some(buffer),
         }
     }
 }
 
-impl Future for Transfer<'_> {
-    type Output = (Result<Done>, LocalSlice);
+impl<B: TransferBuffer> Future for Transfer<'_, B> {
+    type Output = (Result<Done>, B);
 
     /// # Panics
     /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let completion = ready!(Pin::new(&mut self.operation).poll(context));
-        let result = completion.and_then(|completion| completion.result.map_err(Error::from));
-        let buffer = self.buffer.take();
-        Poll::Ready((result, buffer.expect("the operation was ready once")))
+        let (result, returned) = match completion {
+            Ok(completion) => (completion.result.map_err(Error::from), completion.buffer),
+            Err(error) => match &mut self.operation.state {
+                State::Finished(buffer) => (Err(error), buffer.take()),
+                State::Unposted(..) | State::Posted(_) => (Err(error), None),
+            },
+        };
+        let mut buffer = self.buffer.take().expect("the operation was ready once");
+        buffer.restore(returned);
+        Poll::Ready((result, buffer))
     }
 }
 
@@ -245,19 +328,17 @@ impl QueuePair {
     ///     async_io::block_on(async {
     ///         let connection = urxe::connect(address).await?;
     ///         let qp = connection.queue_pair();
-    ///         let message = qp.pd().register_vec(b"hello".to_vec(), RemoteAccess::empty())?;
-    ///         let (sent, _message) = qp.send(message.slice(..)?).await;
+    ///         let message = qp.pd().buffer_from(b"hello".to_vec())?;
+    ///         let (sent, _message) = qp.send(message).await;
     ///         sent?;
     ///         Ok(())
     ///     })
     /// });
     /// let connection = listener.accept().await?;
     /// let qp = connection.queue_pair();
-    /// let inbox = qp.pd().register(64, RemoteAccess::empty())?;
-    /// let (received, inbox) = qp.receive(inbox.slice(..)?).await;
-    /// let mut message = vec![0; received?.byte_len as usize];
-    /// inbox.read(0, &mut message)?;
-    /// assert_eq!(message, b"hello");
+    /// let (received, message) = qp.receive(qp.pd().buffer(64)?).await;
+    /// received?;
+    /// assert_eq!(*message, *b"hello");
     /// client.join().unwrap()?;
     /// # Ok(())
     /// # })}
@@ -268,31 +349,91 @@ impl QueuePair {
     /// # Errors
     /// A [`PostError`], a [`WorkError`](crate::WorkError) or the error of the reactor, as an
     /// [`Error`].
-    pub fn send(&self, buffer: LocalSlice) -> Transfer<'_> {
-        self.transfer(SendRequest::send(buffer.clone()), buffer)
+    pub fn send<B: TransferBuffer>(&self, buffer: B) -> Transfer<'_, B> {
+        self.transfer(buffer, SendRequest::send)
     }
 
     /// Writes the buffer to the start of the peer's memory.
     ///
     /// # Errors
     /// As for [`QueuePair::send`].
-    pub fn write(&self, buffer: LocalSlice, to: &RemoteRegion) -> Transfer<'_> {
-        self.transfer(SendRequest::write(buffer.clone(), to), buffer)
+    pub fn write<B: TransferBuffer>(&self, buffer: B, to: &RemoteRegion) -> Transfer<'_, B> {
+        self.transfer(buffer, |data| SendRequest::write(data, to))
     }
 
-    /// Reads from the start of the peer's memory until the buffer is full.
+    /// Reads from the start of the peer's memory until the buffer has its length.
     ///
     /// # Errors
     /// As for [`QueuePair::send`].
-    pub fn read(&self, buffer: LocalSlice, from: &RemoteRegion) -> Transfer<'_> {
-        self.transfer(SendRequest::read(buffer.clone(), from), buffer)
+    pub fn read<B: TransferBuffer>(&self, buffer: B, from: &RemoteRegion) -> Transfer<'_, B> {
+        self.transfer(buffer, |into| SendRequest::read(into, from))
     }
 
-    fn transfer(&self, request: SendRequest<'static>, buffer: LocalSlice) -> Transfer<'_> {
-        Transfer::new(&self.core, Request::Send(request, None), buffer)
+    /// Adds `add` to the peer's word, modulo 2^64, and returns its old value, which is also in
+    /// `result`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "async-io")]
+    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+    /// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    /// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+    /// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+    /// let counter = pd.register(8, RemoteAccess::ATOMIC)?;
+    /// let word = counter.remote().word(0)?;
+    /// let result = pd.register(8, RemoteAccess::empty())?.word(0)?;
+    /// assert_eq!(a.fetch_add(&result, word, 5).await?, 0);
+    /// assert_eq!(a.compare_swap(&result, word, 5, 9).await?, 5);
+    /// assert_eq!(a.fetch_add(&result, word, 0).await?, 9);
+    /// # Ok(())
+    /// # })}
+    /// # #[cfg(not(feature = "async-io"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`QueuePair::send`].
+    pub async fn fetch_add(&self, result: &LocalWord, word: RemoteWord, add: u64) -> Result<u64> {
+        self.atomic(result, SendRequest::fetch_add(result, word, add))
+            .await
     }
 
-    /// Receives a message into the buffer.
+    /// Stores `swap` in the peer's word if that equals `compare`, and returns its old value, which
+    /// is also in `result`.
+    ///
+    /// # Errors
+    /// As for [`QueuePair::send`].
+    pub async fn compare_swap(
+        &self,
+        result: &LocalWord,
+        word: RemoteWord,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64> {
+        let request = SendRequest::compare_swap(result, word, compare, swap);
+        self.atomic(result, request).await
+    }
+
+    async fn atomic(&self, result: &LocalWord, request: SendRequest<'_>) -> Result<u64> {
+        self.execute(request).await?.result?;
+        Ok(result.load(Ordering::Acquire))
+    }
+
+    fn transfer<B: TransferBuffer>(
+        &self,
+        buffer: B,
+        request: impl FnOnce(sealed::Lent) -> SendRequest<'static>,
+    ) -> Transfer<'_, B> {
+        Transfer::new(&self.core, buffer, |lent| {
+            Request::Send(request(lent), None)
+        })
+    }
+
+    /// Receives a message into the buffer. The length of a [`LocalBuffer`] is then that of the
+    /// message.
     ///
     /// It is posted when there is room in the receive queue. Dropping the future does not take the
     /// receive back: the next message is received into it and is lost.
@@ -300,9 +441,10 @@ impl QueuePair {
     /// # Errors
     /// As for [`QueuePair::send`]. A queue pair with a shared receive queue has no receives of its
     /// own.
-    pub fn receive(&self, buffer: LocalSlice) -> Transfer<'_> {
-        let request = ReceiveRequest::into(buffer.clone());
-        Transfer::new(&self.core, Request::Receive(request), buffer)
+    pub fn receive<B: TransferBuffer>(&self, buffer: B) -> Transfer<'_, B> {
+        Transfer::new(&self.core, buffer, |lent| {
+            Request::Receive(ReceiveRequest::into(lent))
+        })
     }
 }
 

@@ -161,7 +161,13 @@ fn fill(root: &Path, object: &Path, devices: &[std::sync::Arc<device::Device>]) 
     }
     for device in devices {
         tree::write(&class, device)?;
-        symlink("/dev/null", nodes.join(device.name()))?;
+        let node = nodes.join(device.name());
+        // A node of the kernel's, if it has the name that was given to this device.
+        match fs::remove_file(&node) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        symlink("/dev/null", node)?;
     }
     Ok(())
 }

@@ -47,6 +47,13 @@ pub fn copy_links(from: &Path, to: &Path) -> io::Result<()> {
 pub fn write(class: &Path, device: &Device) -> io::Result<()> {
     let name = device.name();
     let root = class.join(DEVICES).join(name);
+    for directory in [DEVICES, VERBS] {
+        // A device of the kernel may have a name that was given to this one.
+        match fs::remove_file(class.join(directory).join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
     write_node(&root, device)?;
     write_parent(&root.join("device"), class, device)?;
     write_port(&root.join("ports").join(PORT.to_string()), device)?;
@@ -108,7 +115,7 @@ fn write_port(root: &Path, device: &Device) -> io::Result<()> {
     };
     file(&root.join("state"), state)?;
     file(&root.join("phys_state"), physical)?;
-    file(&root.join("rate"), "40 Gb/sec (4X QDR)")?;
+    file(&root.join("rate"), device.speed().sysfs_rate())?;
     file(&root.join("link_layer"), "Ethernet")?;
     file(&root.join("lid"), "0x0")?;
     file(&root.join("lid_mask_count"), 0)?;

@@ -16,8 +16,8 @@ const LEFT_OUT: i32 = 77;
 /// The exit status of valgrind after an invalid access.
 const WRONG_ACCESS: &str = "99";
 
-/// Returns the command prefix that runs a program in a new network namespace, apart from the packets
-/// of other programs; empty if namespaces are not available.
+/// Returns the command prefix that runs a program in a new network namespace, apart from the
+/// packets of other programs; empty if namespaces are not available.
 fn alone() -> &'static [&'static str] {
     static WORDS: OnceLock<&[&str]> = OnceLock::new();
     const AS_ROOT: [&str; 6] = ["unshare", "-n", "sh", "-c", LOOPBACK_UP, "alone"];
@@ -34,12 +34,13 @@ fn alone() -> &'static [&'static str] {
     })
 }
 
-/// A program by the name of its source, without the extension. It takes the name of a case.
+/// A program, by the name of its source without the extension. Its argument is the name of a case.
 #[derive(Clone, Copy)]
 pub struct CProgram(pub &'static str);
 
 impl CProgram {
-    /// Returns the binaries with urxe's headers and with the system's, or `None` if they cannot be built.
+    /// Returns the binaries with urxe's headers and with the system's, or `None` if they cannot be
+    /// built.
     pub fn compiled(self) -> Option<[PathBuf; 2]> {
         static COMPILED: Mutex<Option<HashMap<&'static str, [PathBuf; 2]>>> = Mutex::new(None);
         let complete = have_program("cc", "gcc")
@@ -90,8 +91,8 @@ impl CProgram {
     #[track_caller]
     pub fn passes(self, case: &str) {
         for program in self.compiled().iter().flatten() {
-            // Errors are deliberate, so messages are off. The timeout is for calls that block without
-            // limit.
+            // Errors are deliberate, so messages are off. The timeout is for calls that block
+            // without limit.
             let mut command = Command::new("timeout");
             let output = command
                 .arg("60")
@@ -118,7 +119,8 @@ impl CProgram {
             );
         }
     }
-    /// Runs cases under valgrind, which detects accesses to freed, unallocated and uninitialized memory.
+    /// Runs cases under valgrind, which detects accesses to freed, unallocated and uninitialized
+    /// memory.
     ///
     /// # Panics
     /// If it detects one, or a case fails.

@@ -1,5 +1,5 @@
-//! Threads that wait at objects that other threads destroy, by a C program; also under valgrind, which
-//! detects accesses to freed memory.
+//! Threads that wait at objects that other threads destroy, by a C program; also under valgrind,
+//! which detects accesses to freed memory.
 
 use super::c_program::CProgram;
 

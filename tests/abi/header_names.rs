@@ -1,5 +1,5 @@
-//! Our headers have every name that rdma-core's have: those of the installed version, and those that
-//! the newest version has beside them. What the names mean is for the layout tests.
+//! urxe's headers have every name of rdma-core's headers: those of the installed version, and those
+//! that later versions added. The layout tests check the values and types behind the names.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -20,13 +20,15 @@ const HEADERS: [&str; 6] = [
     "rdma/rsocket.h",
 ];
 
-/// How names of the API begin. Others are of parameters and variables, which mean nothing to programs.
+/// The prefixes of the names of the API. Other names are of parameters and variables, on which no
+/// program depends.
 const PREFIXES: [&str; 13] = [
     "ibv_", "_ibv_", "__ibv_", "IBV_", "_IBV_", "verbs_", "mbps_", "mult_", "rdma_", "RDMA_",
     "IB_", "SOL_RDMA", "r",
 ];
 
-/// The names that a header, and those of its library that it includes, declares or defines.
+/// Returns the names that a header, or a header of the same library that it includes, declares or
+/// defines.
 fn names(include: Option<&Path>, header: &str) -> BTreeSet<String> {
     let mut preprocessor = Command::new("cc");
     preprocessor.args(["-E", "-dD", "-D_GNU_SOURCE", "-x", "c"]);
@@ -60,16 +62,17 @@ fn names(include: Option<&Path>, header: &str) -> BTreeSet<String> {
     names
 }
 
-/// The kernel's headers are a package of their own, though rdma-core has copies.
+/// Returns whether a header belongs to rdma-core. The kernel's headers, of which rdma-core has
+/// copies, do not.
 fn is_of_library(file: &str) -> bool {
     let is_of_kernel = file.contains("_user_");
     !is_of_kernel && (file.contains("/infiniband/") || file.contains("/rdma/r"))
 }
 
 fn is_name(word: &str) -> bool {
-    // The socket calls are single words that begin with an r, as do a few words of C.
+    // The functions of rsocket.h are single words that begin with an r, as these words of C do.
     const WORDS: [&str; 6] = ["return", "restrict", "register", "ret", "rc", "res"];
-    // These are the kernel's.
+    // Constants of the kernel's headers.
     let is_of_kernel = word.starts_with("IB_UVERBS_") || word.starts_with("RDMA_UAPI_");
     !is_of_kernel
         && PREFIXES.iter().any(|prefix| word.starts_with(prefix))
@@ -93,7 +96,7 @@ fn our_headers_have_all_names_of_those_installed() {
         let (rdma_core, urxe) = (names(None, header), urxe_names(header));
         let missing: Vec<_> = rdma_core.difference(&urxe).collect();
         assert!(missing.is_empty(), "{header}: {missing:?}");
-        // Those of ib.h begin otherwise.
+        // The names of ib.h have none of the prefixes.
         let least = if header == "infiniband/ib.h" { 0 } else { 300 };
         assert!(rdma_core.len() >= least, "{header}: {}", rdma_core.len());
     }

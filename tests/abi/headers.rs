@@ -1,4 +1,4 @@
-//! Our headers compile as programs compile them: C and C++, strict, each header alone.
+//! urxe's headers compile in C and C++, with strict warnings, each header alone.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ fn include() -> PathBuf {
     urxe_tests::workspace().join("include")
 }
 
-/// Checks a source without making an object of it.
+/// Compiles a source without writing an object file.
 #[track_caller]
 fn compiles(name: &str, compiler: &str, arguments: &[&str], source: &str) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

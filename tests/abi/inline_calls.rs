@@ -1,4 +1,5 @@
-//! The inline functions of urxe's headers against those of rdma-core's: one program, compiled twice.
+//! The inline functions of urxe's headers against those of rdma-core's: one program, compiled
+//! twice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ use super::require::{SYSTEM_HEADER, have_file, have_program};
 fn output(name: &str, include: Option<&Path>) -> String {
     let binary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut compiler = Command::new("cc");
-    // Optimized, as programs are: then the compiler knows which access flags are constant.
+    // With optimization, as in programs, the headers detect access flags that are constant.
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror"]);
     if let Some(include) = include {
         compiler.arg("-I").arg(include);

@@ -1,5 +1,6 @@
-//! Sizes, offsets and values: in Rust, in urxe's headers and in Debian's. A C program that is generated
-//! from one list of names prints them as the compiler sees them, and Rust must print the same lines.
+//! Sizes, offsets and values: in Rust, in urxe's headers and in Debian's. A C program that is
+//! generated from one list of names prints them as the compiler sees them, and Rust must print the
+//! same lines.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ pub struct Structure {
     pub kind: &'static str,
     /// Its name in both languages.
     pub name: &'static str,
-    /// How it may differ between versions of the ABI.
+    /// The end at which later versions of the ABI extend it.
     pub growth: Growth,
     /// Its size in bytes.
     pub size: usize,
@@ -29,10 +30,10 @@ pub struct Structure {
     pub members: Vec<(String, usize, usize)>,
 }
 
-/// Where a structure gets longer from version to version.
+/// The end at which later versions extend a structure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// It does not grow.
+    /// Later versions do not extend it.
     Fixed,
     /// At its end.
     AtEnd,
@@ -40,7 +41,7 @@ pub enum Growth {
     AtFront,
 }
 
-/// Where a member is in a structure that may grow at its front.
+/// Returns the comparable position of a member in a structure that may grow at its front.
 fn position(growth: Growth, offset: usize, size: usize) -> usize {
     if growth == Growth::AtFront {
         size - offset
@@ -100,12 +101,12 @@ pub fn pointee_size<T>(_pointer: *const T) -> usize {
     size_of::<T>()
 }
 
-/// A member's path in C: as in Rust, unless it was given.
+/// Returns a member's path in C: the given one, or else that in Rust.
 pub fn c_path(rust: &str, given: Option<&str>) -> String {
     given.unwrap_or(rust).replace("r#", "").replace(' ', "")
 }
 
-/// Which of the names a run is about.
+/// The names that a run compares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     Since44,
@@ -138,13 +139,13 @@ impl Scope {
         }
     }
 
-    /// Whether the size of a structure is the same on both sides of this comparison.
+    /// Returns whether both sides of this comparison have the same size of a structure.
     fn has_fixed_size(self, structure: &Structure) -> bool {
         structure.growth == Growth::Fixed || self == Self::All
     }
 }
 
-/// The lines that the C program should print.
+/// Returns the lines that the C program must print.
 fn lines_of_rust(scope: Scope) -> String {
     let mut lines = String::new();
     for structure in scope.structures() {
@@ -169,7 +170,7 @@ fn lines_of_rust(scope: Scope) -> String {
     lines
 }
 
-/// A program that prints the lines as the C compiler sees the headers.
+/// Returns a C program that prints the lines by the headers.
 fn c_program(scope: Scope, headers: &[&str]) -> String {
     let mut code = String::new();
     for header in headers {
@@ -233,7 +234,7 @@ fn lines_of_c(name: &str, scope: Scope, headers: &[&str], include: Option<&Path>
     String::from_utf8(ran.stdout).expect("the program prints ASCII")
 }
 
-/// Compares line by line, to show which member differs and not two long texts.
+/// Compares line by line, so that a failure shows the member that differs.
 #[track_caller]
 fn assert_same_lines(rust: &str, c: &str) {
     let differences: Vec<_> = rust
@@ -319,7 +320,8 @@ fn connection_manager_lays_out_as_in_rdma_core() {
     assert_same_lines(&lines_of_rust(Scope::CmSince44), &rdma_core);
 }
 
-/// Opaque structures, the driver's side of a device, and a constant that is a pointer.
+/// Names that the lists omit: opaque structures, the part of a device that drivers define, and a
+/// constant that is a pointer.
 const NOT_IN_THE_HEADERS: [&str; 5] = [
     "IBV_ALLOCATOR_USE_DEFAULT",
     "verbs_device",
@@ -350,7 +352,7 @@ fn list_names_every_structure_and_constant() {
             defined.extend(definition(line).map(str::to_owned));
         }
     }
-    // The unnamed parts of a structure are named after it.
+    // In Rust, unnamed parts of a C structure have the name of the structure as a prefix.
     let is_part = |name: &String| {
         listed
             .iter()
@@ -366,7 +368,7 @@ fn list_names_every_structure_and_constant() {
     );
 }
 
-/// The structure or constant that a line of the types' sources defines.
+/// Returns the structure or constant that a line of `verbs/src/ffi` defines.
 fn definition(line: &str) -> Option<&str> {
     match line.split([' ', ':', '<', '(']).collect::<Vec<_>>()[..] {
         ["pub", "struct" | "union", name, ..] => Some(name),

@@ -1,4 +1,5 @@
-//! The names of the layout test for the connection manager's headers, in the format of `layout_list`.
+//! The names of the layout test for the connection manager's headers, in the format of
+//! `layout_list`.
 
 use urxe_verbs::ffi::*;
 
@@ -7,7 +8,7 @@ use super::layout::{Structure, constants, structures};
 /// The headers that define it.
 pub const HEADERS: [&str; 3] = ["rdma/rdma_cma.h", "infiniband/sa.h", "stddef.h"];
 
-/// What rdma-core 44, of Debian 12, has too: everything but new events and flags.
+/// The structures of rdma-core 44 (Debian 12). Later versions added only events and flags.
 pub fn structures_since_44() -> Vec<Structure> {
     structures! {
     struct ibv_sa_path_rec {
@@ -47,7 +48,7 @@ pub fn structures_since_44() -> Vec<Structure> {
     }
 }
 
-/// Constants that rdma-core 44 has too.
+/// Constants of rdma-core 44.
 pub const CONSTANTS_SINCE_44: &[(&str, i64)] = constants! {
     RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ROUTE_RESOLVED,
     RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
@@ -66,7 +67,7 @@ pub const CONSTANTS_SINCE_44: &[(&str, i64)] = constants! {
     IBV_PATH_FLAG_INBOUND_REVERSE, IBV_PATH_FLAG_BIDIRECTIONAL,
 };
 
-/// Constants that are younger.
+/// Constants added after rdma-core 44.
 pub const NEWER_CONSTANTS: &[(&str, i64)] = constants! {
     RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_ADDRINFO_ERROR, RDMA_CM_EVENT_USER,
     RDMA_CM_EVENT_INTERNAL, RAI_SA, RAI_DNS,

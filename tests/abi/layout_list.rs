@@ -1,15 +1,15 @@
 //! The names of the layout test: every structure, member and constant of the verbs headers.
 //!
 //! `member = path` names a member whose path in C differs, because C leaves a union in between
-//! unnamed. `(grows)`: newer headers have a larger structure, so its size is compared among our own
-//! two sides alone. `(from_end)`: a structure that grows at its front, whose members stand at a
-//! fixed distance from its end.
+//! unnamed. `(grows)`: newer headers have a larger structure, so its size is compared between Rust
+//! and urxe's headers only. `(from_end)`: a structure that grows at its front, so its members are
+//! at a fixed distance from its end.
 
 use urxe_verbs::ffi::*;
 
 use super::layout::{Structure, constants, structures};
 
-/// What rdma-core 44, of Debian 12, has too.
+/// The structures of rdma-core 44 (Debian 12).
 pub fn structures_since_44() -> Vec<Structure> {
     structures! {
     union ibv_gid { raw, global.subnet_prefix, global.interface_id }
@@ -262,7 +262,7 @@ pub fn kernel_structures() -> Vec<Structure> {
     }
 }
 
-/// Constants that rdma-core 44 has too.
+/// Constants of rdma-core 44.
 pub const CONSTANTS_SINCE_44: &[(&str, i64)] = constants! {
     IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_NODE_UNKNOWN, IBV_NODE_CA,
     IBV_NODE_SWITCH, IBV_NODE_ROUTER, IBV_NODE_RNIC, IBV_NODE_USNIC, IBV_NODE_USNIC_UDP,

@@ -9,12 +9,12 @@ use std::thread;
 
 use libc::{c_char, c_void};
 
-/// `liburxe.so` of this build.
+/// Returns the path of this build's `liburxe.so`.
 pub fn path() -> PathBuf {
     urxe_tests::built("liburxe.so")
 }
 
-/// A directory in which it has both of its names.
+/// Returns a directory with links to the library under both of its names.
 pub fn under_both_names() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("both_names");
     fs::create_dir_all(&directory).expect("the target directory takes directories");
@@ -23,7 +23,7 @@ pub fn under_both_names() -> PathBuf {
         // Tests run concurrently: the second one finds a valid link.
         if fs::read_link(&link).ok() != Some(path()) {
             let fresh = directory.join(format!("{name}.{:?}", thread::current().id()));
-            // An earlier run that was stopped may have left it.
+            // A run that was killed may have left the link.
             let _ = fs::remove_file(&fresh);
             symlink(path(), &fresh).expect("the directory takes links");
             fs::rename(&fresh, &link).expect("a link can be renamed");
@@ -32,11 +32,11 @@ pub fn under_both_names() -> PathBuf {
     directory
 }
 
-/// A library loaded beside others of its name.
+/// A loaded library. Libraries with the same symbols may be loaded at the same time.
 pub struct Library(*mut c_void);
 
 impl Library {
-    /// Loads it with every symbol resolved at once.
+    /// Loads the library and resolves all of its symbols (`RTLD_NOW`).
     pub fn load(path: &Path) -> Self {
         let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL");
         // SAFETY: the name is a C string; both libraries may be loaded at any time.
@@ -49,26 +49,27 @@ impl Library {
         Self(handle)
     }
 
-    /// The address of a symbol at a version.
+    /// Returns the address of a symbol with a version.
     pub fn symbol_at(&self, name: &str, version: &str) -> Option<*mut c_void> {
         let name = CString::new(name).expect("a symbol has no NUL");
         let version = CString::new(version).expect("a version has no NUL");
-        // SAFETY: a live handle and two C strings.
+        // SAFETY: the handle is never closed, and both pointers are to C strings.
         let address = unsafe { dlvsym(self.0, name.as_ptr(), version.as_ptr()) };
         (!address.is_null()).then_some(address)
     }
 
-    /// The default version of a function.
+    /// Returns the default version of a function.
     ///
     /// # Safety
-    /// `F` is the type of a function pointer, and that of this function.
+    /// `F` must be a function pointer with the type of this function.
     pub unsafe fn function<F: Copy>(&self, name: &str) -> F {
         assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
         let symbol = CString::new(name).expect("a symbol has no NUL");
-        // SAFETY: a live handle and a C string.
+        // SAFETY: the handle is never closed, and `symbol` is a C string.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         assert!(!address.is_null(), "{name} is missing");
-        // SAFETY: the caller says that F is the function's type.
+        // SAFETY: `address` is non-null, and `F` has the size of a pointer and the type of this
+        // function: the caller's contract, section Safety.
         unsafe { std::mem::transmute_copy(&address) }
     }
 }

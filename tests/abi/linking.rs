@@ -1,8 +1,9 @@
 //! Programs linked with one library run with the other: the same names, versions and headers.
 //!
-//! There is one limit. urxe's one file is both libraries, and the linker records for each symbol the
-//! library that defined it. A program of both libraries that is linked with urxe resolves all symbols
-//! in the first library. Programs of the CM that must run with both are linked with rdma-core.
+//! There is one limit. urxe's one file is both libraries, and the linker records for each symbol
+//! the library that defined it. A program of both libraries that is linked with urxe resolves all
+//! symbols in the first library. Programs of the CM that must run with both are linked with
+//! rdma-core.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +13,8 @@ use std::process::Command;
 use super::library;
 use super::require::{SYSTEM_HEADER, have_file, have_program};
 
-/// Calls of several version nodes, with an answer that both give alike; with `CM`, of both libraries.
+/// Calls functions of several version nodes, with the same results from urxe and rdma-core. With
+/// `CM` it calls both libraries.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <infiniband/verbs.h>

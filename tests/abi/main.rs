@@ -1,5 +1,5 @@
-//! The C ABI from outside: its layouts against the headers, its symbols in the built library, and
-//! its pure functions against rdma-core's own.
+//! Tests of the C ABI as programs use it: layouts against the headers, symbols of the built
+//! library, pure functions against rdma-core's, and C programs.
 
 #[path = "../common/left_out.rs"]
 mod left_out;

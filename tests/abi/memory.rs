@@ -1,5 +1,5 @@
-//! Memory behind the C ABI, by a C program: compiled with our headers and with rdma-core's, run with
-//! our library.
+//! Memory behind the C ABI, by a C program: compiled with our headers and with rdma-core's, run
+//! with our library.
 
 use super::c_program::CProgram;
 

@@ -1,5 +1,5 @@
-//! Automatic path migration, by a C program: between two addresses of this host, and between two hosts
-//! of which one loses an address.
+//! Automatic path migration, by a C program: between two addresses of this host, and between two
+//! hosts of which one loses an address.
 
 use super::c_program::CProgram;
 

@@ -1,5 +1,5 @@
-//! The objects behind the C ABI, by a C program: compiled with our headers and with rdma-core's, run
-//! with our library.
+//! The objects behind the C ABI, by a C program: compiled with our headers and with rdma-core's,
+//! run with our library.
 
 use std::process::Command;
 
@@ -69,7 +69,8 @@ fn threads_share_a_queue_pair_and_its_completion_queue() {
     passes("threads");
 }
 
-/// What a case prints on standard error with that value of `URXE_LOG`; `None` without a compiler.
+/// Returns what a case prints on standard error with this value of `URXE_LOG`; `None` without a
+/// compiler.
 fn messages(case: &str, log: Option<&str>) -> Option<String> {
     let [program, _] = PROGRAM.compiled()?;
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! The pure functions against rdma-core's own library, for every input that it knows.
+//! The pure functions return the same as rdma-core's, for every input that rdma-core supports.
 
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use libc::{c_int, c_void};
 use super::library::{self, Library};
 use super::require::have_file;
 
-/// Where Debian has its libraries.
+/// Returns the path of a library of Debian.
 fn system_library(name: &str) -> PathBuf {
     PathBuf::from(format!(
         "/usr/lib/{}-linux-gnu/{name}",
@@ -16,7 +16,7 @@ fn system_library(name: &str) -> PathBuf {
     ))
 }
 
-/// Our library and rdma-core's, or nothing where the latter is missing.
+/// Returns urxe's library and rdma-core's; `None` if the latter is missing.
 fn both(name: &str, package: &str) -> Option<(Library, Library)> {
     let rdma_core = system_library(name);
     have_file(&rdma_core, package)
@@ -43,7 +43,7 @@ fn names_are_those_of_rdma_core() {
         ("ibv_wc_status_str", 24),
     ];
     for (function, at_least) in functions {
-        // SAFETY: all of these take an enumeration and return a string.
+        // SAFETY: each of these functions takes an enumeration and returns a string.
         let (our, their) = unsafe {
             (
                 urxe.function::<Name>(function),
@@ -53,7 +53,7 @@ fn names_are_those_of_rdma_core() {
         let mut known = 0;
         for code in -3..100 {
             let name = text(their(code));
-            // What it does not know may have been added since.
+            // A code that this version of rdma-core does not support may be of a later one.
             if name != "unknown" {
                 assert_eq!(text(our(code)), name, "{function}({code})");
                 known += 1;
@@ -72,7 +72,7 @@ fn cm_event_names_are_those_of_rdma_core() {
         return;
     };
     type Name = extern "C" fn(c_int) -> *const c_char;
-    // SAFETY: it takes an enumeration and returns a string.
+    // SAFETY: the function takes an enumeration and returns a string.
     let (our, their) = unsafe {
         (
             urxe.function::<Name>("rdma_event_str"),
@@ -98,7 +98,7 @@ fn rates_are_those_of_rdma_core() {
         ("mbps_to_ibv_rate", 20, 0),
     ];
     for (function, at_least, unknown) in functions {
-        // SAFETY: all of these take and return an int or an enumeration.
+        // SAFETY: each of these functions takes and returns an int or an enumeration.
         let (our, their) = unsafe {
             (
                 urxe.function::<Rate>(function),
@@ -120,14 +120,14 @@ fn rates_are_those_of_rdma_core() {
     }
 }
 
-/// Larger than any of the structures that are converted.
+/// The size of the buffers: more than any of the converted structures.
 const ROOM: usize = 512;
 
-/// Bytes of no pattern.
+/// Returns pseudorandom bytes.
 fn noise(seed: u64) -> [u8; ROOM] {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     std::array::from_fn(|_| {
-        // Knuth's MMIX generator; its upper bits are the good ones.
+        // Knuth's MMIX generator, of which only the upper bits have a long period.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -155,7 +155,8 @@ fn conversions_are_those_of_rdma_core() {
         result.0
     };
     for (function, at_least) in functions {
-        // SAFETY: all of these take where to write and where to read; ROOM is enough for both.
+        // SAFETY: each function takes a pointer to write to and one to read from. Both buffers have
+        // `ROOM` bytes, more than any of the structures.
         let (our, their) = unsafe {
             (
                 urxe.function::<Copy>(function),

@@ -1,4 +1,4 @@
-//! What these tests need from the machine: files and programs of Debian's packages.
+//! The requirements of these tests: files and programs of Debian's packages.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ pub const SYSTEM_HEADER: &str = "/usr/include/infiniband/verbs.h";
 /// Debian's headers of librdmacm.
 pub const SYSTEM_CM_HEADER: &str = "/usr/include/rdma/rdma_cma.h";
 
-/// Whether the file is there. If not, the test has been reported as left out and must return.
+/// Returns whether the file exists. If not, the test has been reported as skipped and must return.
 #[must_use]
 #[track_caller]
 pub fn have_file(path: impl AsRef<Path>, package: &str) -> bool {
@@ -26,7 +26,7 @@ pub fn have_file(path: impl AsRef<Path>, package: &str) -> bool {
     there
 }
 
-/// Whether the program runs. If not, the test has been reported as left out and must return.
+/// Returns whether the program runs. If not, the test has been reported as skipped and must return.
 #[must_use]
 #[track_caller]
 pub fn have_program(name: &str, package: &str) -> bool {

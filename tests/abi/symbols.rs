@@ -1,5 +1,5 @@
-//! The exports of the built library: exactly the list, everything that rdma-core's libraries export, and
-//! the functions of `docs/SUPPORT.md`.
+//! The exports of the built library: exactly the list, everything that rdma-core's libraries
+//! export, and the functions of `docs/SUPPORT.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -114,7 +114,7 @@ fn each_name_has_at_most_one_default_version() {
     }
 }
 
-/// Where Debian has its libraries.
+/// Returns Debian's directory of libraries.
 fn system_libraries() -> PathBuf {
     PathBuf::from(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH))
 }
@@ -124,7 +124,7 @@ fn library_has_every_symbol_of_rdma_core() {
     if !have_program("readelf", "binutils") {
         return;
     }
-    // Which version is the default matters when programs are linked, not when they run.
+    // The default version matters only when programs are linked.
     let plain = |names: BTreeSet<String>| -> BTreeSet<String> {
         names
             .into_iter()
@@ -194,7 +194,7 @@ fn programs_and_drivers_of_debian_resolve_against_the_library() {
     }
 }
 
-/// Everything that the file wants of the verbs libraries is there, at the version that it wants.
+/// Checks that the dynamic linker resolves all symbols of a file with the libraries in `names`.
 #[track_caller]
 fn assert_resolves(file: &Path, names: &Path) {
     if file.is_dir() {
@@ -217,7 +217,7 @@ fn assert_resolves(file: &Path, names: &Path) {
         "{} did not load our library:\n{text}",
         file.display()
     );
-    // Modules of Python leave Python's own symbols to the interpreter.
+    // The interpreter provides Python's symbols to extension modules.
     let wanted = |line: &&str| {
         let symbol = line
             .split_once("undefined symbol: ")
@@ -229,14 +229,15 @@ fn assert_resolves(file: &Path, names: &Path) {
     assert!(unresolved.is_empty(), "{}: {unresolved:#?}", file.display());
 }
 
-/// The page, from the list.
+/// Returns the text of the support page for these symbols.
 fn support_page(symbols: &[Symbol]) -> String {
     let mut page = String::from(
         "# What is supported\n\
          \n\
          Every symbol of `liburxe.so`, which serves as `libibverbs.so.1` and as `librdmacm.so.1`, by\n\
          version node. Inline functions of the headers, such as `ibv_post_send`, are not symbols: they\n\
-         call through the objects. What is not there yet returns its error and does nothing else.\n\
+         call through the objects. A symbol that is not implemented returns its error and does\n\
+         nothing else.\n\
          \n\
          This page is written from `symbols.txt` and `inline.md` in `verbs/liburxe` by\n\
          `UPDATE=1 cargo test -p urxe-tests --test abi support_page`; a test keeps it true.\n",
@@ -248,7 +249,12 @@ fn support_page(symbols: &[Symbol]) -> String {
         .iter()
         .filter(|symbol| symbol.state == State::Done)
         .count();
-    writeln!(page, "\n{done} of {} symbols are there.", symbols.len()).expect("a string");
+    writeln!(
+        page,
+        "\n{done} of {} symbols are implemented.",
+        symbols.len()
+    )
+    .expect("a string");
 
     let mut nodes: Vec<String> = Vec::new();
     for symbol in &symbols {
@@ -295,12 +301,12 @@ fn support_page(symbols: &[Symbol]) -> String {
     page + include_str!("../../verbs/liburxe/inline.md")
 }
 
-/// Whether a node is of a library for other devices.
+/// Returns whether a version node belongs to a provider library, such as libmlx5.
 fn is_of_driver(node: &str) -> bool {
     node.starts_with("MLX5_") || node.starts_with("EFA_")
 }
 
-/// The section of a symbol: its node, the private ones as one.
+/// Returns the section of a symbol: its version node. All private nodes have one section.
 fn heading(symbol: &Symbol) -> String {
     let node = &symbol.versions[0].node;
     if node.starts_with("IBVERBS_PRIVATE_") {

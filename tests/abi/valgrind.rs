@@ -1,5 +1,5 @@
-//! The C programs of this folder under valgrind: the library accesses no invalid or uninitialized memory,
-//! and its structures have their full size.
+//! The C programs of this folder under valgrind: the library accesses no invalid or uninitialized
+//! memory, and its structures have their full size.
 
 use super::c_program::CProgram;
 

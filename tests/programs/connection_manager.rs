@@ -9,7 +9,7 @@ use crate::common::place::Place;
 use crate::common::require::{IP, Need, PERFTEST, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
 
-const RPING: Need = Need::Program("rping", "rdmacm-utils");
+pub const RPING: Need = Need::Program("rping", "rdmacm-utils");
 
 /// Debug builds on a busy machine are slow.
 pub const LIMIT: Duration = Duration::from_secs(90);

@@ -1,4 +1,5 @@
-//! libfabric's `verbs` provider with default settings: connections, and reliable datagrams over them.
+//! libfabric's `verbs` provider with default settings: connections, and reliable datagrams over
+//! them.
 
 use std::time::Duration;
 

@@ -121,6 +121,46 @@ fn loopback_device_is_in_the_default_only_without_another() {
     check(&["urxe_va", "urxe_lo"]);
 }
 
+/// Verbs, sysfs and `rdma` show the same name and the same speed.
+#[test]
+fn device_has_the_name_and_speed_that_are_given_to_it() {
+    let Some(cable) = two_interfaces(&[]) else {
+        return;
+    };
+    let place = cable.a.place();
+    for view in ["yes", "preload"] {
+        let shown = |list: &str, text: &str| {
+            let shown = script(place, &["--sysfs", view, "--devices", list], text).success();
+            assert_eq!(shown.stderr, "", "{shown}");
+            shown.stdout
+        };
+        let named = "va=mlx5_0@100G,lo";
+        let listed = shown(named, "ibv_devices");
+        let names: Vec<_> = listed
+            .lines()
+            .skip(2)
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        assert_eq!(names, ["mlx5_0", "urxe_lo"]);
+        let text = shown(named, "ibv_devinfo -v -d mlx5_0");
+        // Four lanes of EDR.
+        for line in ["4X (2)", "25.0 Gbps (32)"] {
+            assert!(text.contains(line), "{text}");
+        }
+        let text = shown(
+            named,
+            "cat /sys/class/infiniband/mlx5_0/ports/1/rate /sys/class/infiniband_verbs/mlx5_0/ibdev \
+             /sys/class/infiniband/urxe_lo/ports/1/rate; test -e /dev/infiniband/mlx5_0",
+        );
+        let rates = "100 Gb/sec (4X EDR)\nmlx5_0\n40 Gb/sec (4X QDR)\n";
+        assert_eq!(text, rates);
+        let text = shown(named, "rdma link");
+        assert!(text.starts_with("link mlx5_0/1 "), "{text}");
+        let text = shown("*@10G", "ibv_devinfo -v -d urxe_va");
+        assert!(text.contains("1X (1)"), "{text}");
+    }
+}
+
 #[test]
 fn list_that_is_not_understood_is_an_error() {
     let place = Place::here();

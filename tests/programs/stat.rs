@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const ENDLESS: u32 = 1_000_000_000;
 
 /// Starts an endless pair in a private namespace, and waits until it exchanges messages.
-fn endless(place: &Place) -> Pair {
+pub fn endless(place: &Place) -> Pair {
     let mut pair = Pingpong::over_loopback(place)
         .options("-e")
         .iterations(ENDLESS)

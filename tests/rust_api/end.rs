@@ -41,7 +41,7 @@ impl End {
     }
 
     pub fn event(&self) -> urxe::Event {
-        let event = self.context.events().next_timeout(TIMEOUT).unwrap();
+        let event = self.context.events().wait_timeout(TIMEOUT).unwrap();
         event.expect("no event arrived")
     }
 

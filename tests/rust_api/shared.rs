@@ -56,7 +56,7 @@ impl Setup {
 
     fn event(&self, kind: EventType) -> Event {
         loop {
-            let event = self.context.events().next_timeout(TIMEOUT).unwrap();
+            let event = self.context.events().wait_timeout(TIMEOUT).unwrap();
             let event = event.expect("no event arrived");
             if event.kind == kind {
                 return event;
@@ -267,7 +267,7 @@ fn the_limit_event_is_raised_once() {
     assert_eq!(shared.limit(), 0);
     a.post_send(SendRequest::send(b"12345678")).unwrap();
     next(&setup.received);
-    assert_eq!(setup.context.events().try_next().unwrap(), None);
+    assert_eq!(setup.context.events().poll().unwrap(), None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The futures of the Rust API over the loopback interface, on tokio, on async-io, and on a reactor
 //! of this test.
 
+mod buffers;
 mod dropped;
 mod own_reactor;
 mod runtimes;

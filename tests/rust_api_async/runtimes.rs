@@ -124,7 +124,7 @@ async fn asynchronous_events_are_a_stream() {
     let [server, _client] = connected().await;
     let mut events = server.queue_pair().pd().context().events().clone();
     // A connection raises an event when its first packet arrives; the rest are caused here.
-    while let Some(Some(event)) = events.next_event().now_or_never().map(Result::ok) {
+    while let Some(Some(event)) = events.next().now_or_never().map(Result::ok) {
         assert_ne!(event.kind, urxe::EventType::SqDrained);
     }
     let drained = async {

@@ -118,8 +118,8 @@ impl Foreign {
     }
 }
 
-/// Adds an address to which urxe can send requests from [`OURS`]. It belongs to no interface, and is
-/// no loopback address, which would lead back to urxe's own device.
+/// Adds an address to which urxe can send requests from [`OURS`]. It belongs to no interface, and
+/// is no loopback address, which would lead back to urxe's own device.
 fn reachable_address() -> Option<Ipv4Addr> {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
     if env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_none() {

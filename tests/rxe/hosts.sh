@@ -1,7 +1,7 @@
-# The hosts in the guest, and how to run something on one of them. Part of run.sh, and of the shell's.
+# Functions that create the hosts in the guest and run commands on them, for run.sh and for --shell.
 
-# in_order DEVICE [NAMESPACE]: packets that come through DEVICE keep their order. Otherwise each processor
-# has a queue of its own for what it sent, and a sender that moves to another one overtakes itself.
+# in_order DEVICE [NAMESPACE]: keeps the order of packets through DEVICE. By default each processor queues
+# the packets that it sent, so the packets of a sender that moves to another processor are reordered.
 in_order() {
     local rule="echo 1 >/sys/class/net/$1/queues/rx-0/rps_cpus"
     if [ $# -eq 1 ]; then
@@ -42,8 +42,8 @@ second_urxe() {
     in_order ub urxe2
 }
 
-# Two rxe devices with a link between them, both here because rxe works in the first namespace alone.
-# Packets between addresses of one machine would go through lo: the rule that sees to that comes second.
+# Two rxe devices with a link between them, both in the first namespace, the only one that rxe supports.
+# The rule for local addresses, which routes packets through lo, gets a lower priority than those of the link.
 reference_hosts() {
     ip link add ra mtu 4200 type veth peer name rb mtu 4200
     for device in ra rb; do
@@ -97,7 +97,7 @@ device() {
     esac
 }
 
-# host PROVIDER: where programs speak to each other beside RDMA.
+# host PROVIDER: the address for connections without RDMA between the programs.
 host() {
     case $1 in
     rxe1 | rxe2) echo 127.0.0.1 ;;
@@ -105,7 +105,7 @@ host() {
     esac
 }
 
-# rdma_address PROVIDER v4|v6: that of its device.
+# rdma_address PROVIDER v4|v6: the address of its device.
 rdma_address() {
     case $1$2 in
     rxev4) echo 10.0.0.1 ;;

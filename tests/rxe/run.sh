@@ -8,13 +8,13 @@ set -u
 mkdir -p /job/results
 exec 2>&1
 
-# A line `NAME:VALUE` for each of rxe's counters, those of all its devices added up, and for packets that
-# the guest's kernel itself lost.
+# Prints a line `NAME:VALUE` for each of rxe's counters, summed over its devices, and for packets that the
+# guest's kernel dropped.
 counters() {
     {
         (cd /sys/class/infiniband && grep -H . rxe*/ports/1/hw_counters/*) |
             sed 's|.*/||' | gawk -F: '{ sum[$1] += $2 } END { for (name in sum) print name ":" sum[name] }'
-        # In hexadecimal; the second word is what did not fit into the queue between a device and IP.
+        # In hexadecimal; the second word counts packets dropped by the full queue between a device and IP.
         local dropped=0 word
         for word in $(cut -d ' ' -f 2 /proc/net/softnet_stat); do
             dropped=$((dropped + 16#$word))
@@ -25,7 +25,7 @@ counters() {
     } | sort
 }
 
-# link NETEM...: the weather, in both directions.
+# link NETEM...: sets the impairments of all links, in both directions.
 link() {
     local end
     for end in va ra rb urxe:vb urxe:ua urxe2:ub; do
@@ -33,13 +33,13 @@ link() {
         [ "$device" = "$end" ] || tc=(tc -n "${end%:*}")
         "${tc[@]}" qdisc del dev "$device" root 2>/dev/null
         [ $# -eq 0 ] && continue
-        # The default limit of netem, 1000 packets, is a second source of loss.
+        # The default limit of netem, 1000 packets, would be a second source of loss.
         "${tc[@]}" qdisc add dev "$device" root netem limit 100000 "$@" || return 1
     done
     return 0
 }
 
-# The cells of a group, spread over as many pairs of agents.
+# agents: runs the cells of a group, distributed over LANES pairs of agents.
 agents() {
     local name=$1 lanes=$2 a=$3 b=$4 ip=$5 lane waited=()
     for lane in $(seq 0 $((lanes - 1))); do
@@ -53,7 +53,7 @@ agents() {
     done >"/job/results/$name"
 }
 
-# Two agents go through the plan. When one dies, the cell it died in has failed and the rest goes on.
+# pair: runs a plan with two agents. If one crashes, its cell has failed, and new agents run the other cells.
 pair() {
     local name=$1 lane=$2 a=$3 b=$4 ip=$5
     local plan=/tmp/plan.$lane results=/tmp/results.$lane rest=/tmp/rest.$lane control=/tmp/control.$lane
@@ -88,7 +88,7 @@ pair() {
     done
 }
 
-# Whether a server on PROVIDER waits for its client: a socket or an identifier of the RDMA CM listens,
+# listening PROVIDER: whether a server on PROVIDER waits for its client: a socket or an identifier of the RDMA CM listens,
 # udpong's socket has its port, or a multicast group has a member.
 listening() {
     on "$1" cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ' 0A ' && return
@@ -102,12 +102,12 @@ listening() {
 # The multicast groups that are in the plans.
 MULTICAST='239\.9\.|ff0e::9:'
 
-# Ordinary programs, a server and its clients. A line of the plan is
+# programs: runs unmodified programs, a server and its clients. A line of the plan is
 #   NAME <tab> SERVER <tab> CLIENT <tab> FORM <tab> SERVER'S COMMAND <tab> CLIENT'S COMMAND
-# where a server or client is `a` or `b`, a side of the group, or a provider by name. FORM is how many
-# clients there are at once, and `+` behind it says that the server may not end by itself. In commands
-# {device}, {gid} and {address} stand for a side's own, {server} for the server's address, {host} for the
-# address of its host beside RDMA, and {lane} for which of the clients it is, from 1.
+# where SERVER and CLIENT are `a` or `b`, a side of the group, or the name of a provider. FORM is the number of
+# concurrent clients, followed by `+` if the server does not end by itself. In commands {device}, {gid} and
+# {address} stand for those of the program's side, {server} for the server's address, {host} for the address of
+# its host without RDMA, and {lane} for the number of the client, from 1.
 programs() {
     local name=$1 ip=$5 cell server client form serve ask
     local -A side=([a]=$3 [b]=$4)
@@ -130,12 +130,12 @@ programs() {
     done <"/job/plans/$name"
 }
 
-# What perftest's client says when it asks for its second connection before the server listens for that. The
-# two have agreed on it by their first connection, but the server listens only then; and its client crashes when
-# it asks again. No other program says this with these words.
+# The message of perftest's client when it requests its second connection before the server listens for it. The
+# server starts to listen only after the two have agreed on that connection by their first one, and the client
+# crashes when it retries. No other program prints this message.
 CAME_TOO_EARLY='^Event: RDMA_CM_EVENT_REJECTED; error: 8'
 
-# One attempt at a cell, with the variables of `programs`.
+# attempt: runs a cell once, with the variables of `programs`.
 attempt() {
     rm -rf /tmp/said
     mkdir /tmp/said
@@ -159,11 +159,11 @@ attempt() {
     [ "$form" = "${form%+}" ] || kill $pid 2>/dev/null
     wait $pid
     status_server=$?
-    # SIGTERM's status.
+    # The status of a program ended by SIGTERM.
     [ "$form" != "${form%+}" ] && [ $status_server -eq 143 ] && status_server=0
 }
 
-# What the server, or the clients, said last: first the errors.
+# last_words server|client: the last lines of output, errors first.
 last_words() {
     { tail -qn 3 "/tmp/said/$1"*.errors; tail -qn 2 $(ls "/tmp/said/$1"* | grep -v errors); } | tr '\n\t' '  '
 }
@@ -181,8 +181,8 @@ expand() {
 }
 
 cp -a /job/agent /job/connection /job/grant /job/udp /tmp/
-# Where a queue between a device and IP holds 1000 packets, as is usual, the guest loses some of a burst when
-# it is busy. Only netem shall lose packets here.
+# By default the queue between a device and IP holds 1000 packets, and a busy guest drops packets of a burst.
+# Only netem must drop packets here.
 sysctl -qw net.core.netdev_max_backlog=100000
 hosts
 reference_hosts

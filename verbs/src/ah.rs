@@ -8,12 +8,12 @@ use urxe_driver::{self as driver, Device};
 use urxe_proto::ids::Gid;
 use urxe_proto::ud::NetworkHeader;
 
-use super::attributes::address_from;
 use super::context::context_of;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use};
+use super::qp::address_from;
 
 impl Handle for ibv_ah {
     type State = AddressHandle;

@@ -69,34 +69,6 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     });
 }
 
-/// Registers a part of a buffer.
-///
-/// # Safety
-/// `pd` and `buf` must be null or live objects created by this library. The buffer must not be
-/// freed before the region is deregistered.
-pub unsafe extern "C" fn ibv_reg_buf_mr(
-    pd: *mut ibv_pd,
-    buf: *mut ibv_buf,
-    addr: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    let mut attr = ibv_mr_init_attr {
-        length,
-        access,
-        comp_mask: u64::from(IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR),
-        iova: 0,
-        addr,
-        fd: -1,
-        fd_offset: 0,
-        dmah: std::ptr::null_mut(),
-        buf,
-    };
-    // SAFETY: `attr` is a local, and `pd` and `buf` are null or live: the caller's contract,
-    // section Safety. The region lies in the buffer, which stays mapped.
-    unsafe { super::mr::ibv_reg_mr_ex(pd, &raw mut attr) }
-}
-
 /// Returns -1 with `ENODATA`, since no buffer is a DMA buffer.
 ///
 /// # Safety

@@ -100,7 +100,8 @@ where
                 return Ok(PENDING);
             }
             is_over = true;
-            // SAFETY: the pair is initialized, as above. `is_over` prevents a second drop.
+            // SAFETY: the first step has written the pair at `wait`, and `is_over` prevents a
+            // second drop.
             unsafe { wait.drop_in_place() };
             done.map(c_int::from)
         });

@@ -1,7 +1,7 @@
 //! The list of devices: `ibv_get_device_list(3)` and the functions that take an `ibv_device`.
 //!
 //! A present device keeps one `ibv_device`: programs compare the pointers, and some use them after
-//! they have freed the list. The `ibv_device` of an interface that is gone is freed when no list
+//! they have freed the list. The `ibv_device` of a removed interface is freed when no list
 //! and no context refers to it.
 
 use std::ffi::{c_char, c_int, c_void};

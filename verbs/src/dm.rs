@@ -9,8 +9,8 @@ use super::context::context_of as open_device;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
-use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use, Users};
+use super::session::{Exported, Listing};
 
 impl Handle for ibv_dm {
     type State = Memory;

@@ -165,25 +165,35 @@ fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Re
 /// is undefined.
 fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // A disabled span would still be entered and dropped in every call.
-    let _span = (LevelFilter::current() >= LevelFilter::TRACE)
+    let span = (LevelFilter::current() >= LevelFilter::TRACE)
         .then(|| tracing::trace_span!(target: "urxe::abi", "call", name).entered());
     // State that a panicking call leaves inconsistent is behind the locks that it poisons.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| panicked(name));
     if let Err(error) = &result {
         report_failure(name, error);
     }
+    // Usually there is none. Without this test, the function that drops an `Option` of a span would
+    // be called.
+    if let Some(span) = span {
+        drop(span);
+    }
     result
 }
 
 #[cold]
 fn panicked<T>(name: &'static str) -> Result<T, Errno> {
-    tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
+    thread::without_cancellation(|| {
+        tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
+    });
     Err(AFTER_PANIC)
 }
 
 #[cold]
 fn report_failure(name: &'static str, error: &Errno) {
-    tracing::debug!(target: "urxe::abi", name, %error, "failed");
+    // The subscriber may write to a file, and write(2) is a cancellation point.
+    thread::without_cancellation(|| {
+        tracing::debug!(target: "urxe::abi", name, %error, "failed");
+    });
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! under its symbol versions.
 
 mod ah;
-mod attributes;
+mod allocator;
 mod buf;
 mod cancellation;
 mod channel;
@@ -17,7 +17,6 @@ mod cm;
 mod context;
 mod convert;
 mod cq;
-mod cq_ex;
 mod device;
 mod dm;
 pub mod entry;
@@ -33,19 +32,22 @@ mod multicast;
 mod mw;
 mod names;
 mod object;
+mod open;
 mod parent_domain;
 mod pd;
 mod post;
 mod qp;
-mod qp_ex;
 mod query;
 mod rates;
+mod registration;
 mod rsocket;
+mod session;
 mod srq;
 mod sysfs;
 #[doc(hidden)]
 pub mod unsupported;
 mod wait_registry;
+mod work_request;
 mod wq;
 mod xrcd;
 
@@ -58,8 +60,7 @@ pub mod calls {
     };
     pub use crate::rsocket::{epoll::*, name::*, option::*, poll::*, socket::*, transfer::*};
     pub use crate::{
-        ah::*, buf::*, channel::*, context::*, convert::*, cq::*, device::*, events::*, fork::*,
-        import::*, mr::*, multicast::*, names::*, pd::*, qp::*, qp_ex::*, query::*, rates::*,
-        srq::*, sysfs::*,
+        ah::*, buf::*, channel::*, convert::*, cq::*, device::*, events::*, fork::*, import::*,
+        mr::*, multicast::*, names::*, open::*, pd::*, qp::*, query::*, rates::*, srq::*, sysfs::*,
     };
 }

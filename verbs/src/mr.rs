@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use urxe_driver::Mr;
 use urxe_driver::dmabuf::DmaBuf;
@@ -13,14 +13,16 @@ use urxe_driver::odp::{self, Advice};
 use urxe_proto::host::Access;
 use urxe_proto::ids::LKey;
 
+use super::buf::check_within;
 use super::context::context_of;
 use super::dm;
 use super::entry;
 use super::errno::{self, Errno};
 use super::ffi::*;
-use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use};
-use super::post::element_from;
+use super::registration::{ENDED, Inner, Memory, Registration};
+use super::session::{Exported, Listing};
+use super::work_request::element_from;
 
 impl Handle for ibv_mr {
     type State = Region;
@@ -33,48 +35,6 @@ pub(super) struct Region {
     _listing: Option<Listing>,
     /// An imported region's use of its protection domain.
     _pd: Option<Use>,
-}
-
-/// A registration, which several imports may share. `inner` is declared before `memory`, so that
-/// the region is dropped before the memory under it.
-#[derive(Debug)]
-pub(super) struct Registration {
-    /// `None` once the registration has ended. In the lock order it precedes the table of regions,
-    /// so a thread that posts must not take it: the members that posting reads are outside it.
-    inner: Mutex<Option<Inner>>,
-    lkey: LKey,
-    /// The number of its protection domain, or [`ENDED`].
-    domain: AtomicU64,
-    memory: Memory,
-}
-
-/// The value of `domain` after the registration has ended. No protection domain has this number.
-const ENDED: u64 = 0;
-
-/// The parts that re-registration changes.
-#[derive(Debug)]
-struct Inner {
-    driver: Mr,
-    pd: Use,
-}
-
-/// The memory of a region.
-#[derive(Debug)]
-enum Memory {
-    /// Memory of the program.
-    Program,
-    /// No memory.
-    Null,
-    /// A part of device memory.
-    Device(#[expect(dead_code, reason = "counts while it lives")] Use),
-    /// A part of a DMA buffer.
-    DmaBuf(#[expect(dead_code, reason = "mapped while it lives")] DmaBuf),
-}
-
-impl Registration {
-    fn inner(&self) -> MutexGuard<'_, Option<Inner>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Region {
@@ -341,7 +301,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
         }
         if mask(IBV_REG_MR_MASK_BUF) {
             // SAFETY: `pd` and `attr.buf` are null or live: the caller's contract, section Safety.
-            unsafe { super::buf::check_within(pd, attr.buf, attr.addr, attr.length) }?;
+            unsafe { check_within(pd, attr.buf, attr.addr, attr.length) }?;
         }
         let iova = match mask(IBV_REG_MR_MASK_IOVA) {
             true => attr.iova,
@@ -351,6 +311,34 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
         // contract, section Safety.
         unsafe { register(pd, attr.addr, attr.length, iova, access) }
     })
+}
+
+/// Registers a part of a buffer.
+///
+/// # Safety
+/// `pd` and `buf` must be null or live objects created by this library. The buffer must not be
+/// freed before the region is deregistered.
+pub unsafe extern "C" fn ibv_reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let mut attr = ibv_mr_init_attr {
+        length,
+        access,
+        comp_mask: u64::from(IBV_REG_MR_MASK_BUF | IBV_REG_MR_MASK_ADDR),
+        iova: 0,
+        addr,
+        fd: -1,
+        fd_offset: 0,
+        dmah: ptr::null_mut(),
+        buf,
+    };
+    // SAFETY: `attr` is a local, and `pd` and `buf` are null or live: the caller's contract,
+    // section Safety. The region lies in the buffer, which stays mapped.
+    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
 /// Implements `alloc_null_mr` of a context: makes a region that reads as zeros and discards writes.

@@ -13,8 +13,8 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use};
-use super::post::flags_from;
 use super::qp::pair_of;
+use super::work_request::flags_from;
 
 impl Handle for ibv_mw {
     type State = Window;

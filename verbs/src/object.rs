@@ -9,8 +9,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use super::allocator::{Allocators, Deallocator, Kind};
 use super::errno::Errno;
-use super::parent_domain::{Allocators, Deallocator, Kind};
 
 /// The C structure at the start of an object of this library.
 pub(super) trait Handle: Sized {

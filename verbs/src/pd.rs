@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use urxe_driver::Pd;
 
+use super::allocator::Allocators;
 use super::context::context_of;
 use super::entry;
 use super::ffi::*;
-use super::import::{Exported, Listing};
 use super::object::{self, Handle, Use, Users};
-use super::parent_domain::Allocators;
+use super::session::{Exported, Listing};
 
 impl Handle for ibv_pd {
     type State = ProtectionDomain;

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use urxe_driver::ah::Destination;
 use urxe_driver::qp::{MAX_SGE, Posting, To};
-use urxe_proto::ids::{LKey, QKey, Qpn, RKey, Srqn};
+use urxe_proto::ids::{QKey, Qpn, RKey, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
@@ -17,6 +17,7 @@ use super::mw;
 use super::object;
 use super::qp::pair_of;
 use super::srq::shared_of;
+use super::work_request::{element_from, flags_from};
 
 /// Scratch room for the elements of one work request. They are copied, because the program may
 /// change its own array.
@@ -46,14 +47,6 @@ unsafe fn elements(
     // SAFETY: the loop has initialized every element of `into`, and `MaybeUninit<Sge>` has the
     // layout of `Sge`.
     Ok(unsafe { &*(std::ptr::from_mut(into) as *const [Sge]) })
-}
-
-pub(super) fn element_from(sge: &ibv_sge) -> Sge {
-    Sge {
-        addr: sge.addr,
-        length: sge.length,
-        lkey: LKey(sge.lkey),
-    }
 }
 
 /// Converts a work request to an operation. The driver checks which transport has which operation.
@@ -103,14 +96,6 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
         }
         _ => return Err(PostError::Operation.into()),
     })
-}
-
-/// Converts send flags.
-///
-/// # Errors
-/// `EINVAL` for flags that no operation has.
-pub(super) fn flags_from(flags: ibv_send_flags) -> Result<SendFlags, Errno> {
-    SendFlags::from_bits(flags).ok_or(Errno(libc::EINVAL))
 }
 
 /// Returns the destination of a request.
@@ -241,7 +226,8 @@ pub(super) unsafe fn post_receives(
     post: impl Fn(u64, &[Sge]) -> Result<(), Errno>,
 ) -> c_int {
     let mut at = wr;
-    let status = entry::status(name, || {
+    // The driver disables cancellation by itself where it completes receives in the error state.
+    let status = entry::short_status(name, || {
         let mut scratch = NO_ELEMENTS;
         while !at.is_null() {
             // SAFETY: `at` is an element of the caller's list, so it and its `sg_list` are

@@ -25,8 +25,8 @@ use super::ffi::*;
 /// The vendor ID that software devices report: no OUI.
 const VENDOR: u32 = 0xff_ffff;
 
-/// The number of queue pair numbers of a process. The upper 8 of the 24 bits are the process's
-/// slot; the values 0, 1 and all ones of the other 16 are not used.
+/// The reported maximum of queue pairs. It is available in every slot: the upper 8 of the 24 bits of
+/// a queue pair number are the process's slot, and slot 0 lacks the numbers 0 and 1.
 const MAX_QP: c_int = 65_533;
 
 /// The reported maximum for objects that only memory limits. Programs may size arrays by it.
@@ -57,11 +57,6 @@ const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 
 /// The length of the P_Key table.
 const PKEYS: u16 = 1;
-
-/// The link width: 4 lanes, of 10 Gb/s each. That is about the bandwidth of loopback; there is no
-/// link to read it from.
-const ACTIVE_WIDTH_4X: u8 = 2;
-const ACTIVE_SPEED_QDR: u8 = 4;
 
 /// Physical port states (IBA 14.2.5.6).
 const PHYSICAL_DISABLED: u8 = 3;
@@ -250,9 +245,10 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
     (attr.bad_pkey_cntr, attr.qkey_viol_cntr) = (saturate(pkey), saturate(qkey));
     attr.pkey_tbl_len = PKEYS;
     attr.max_vl_num = 1;
-    attr.active_width = ACTIVE_WIDTH_4X;
-    attr.active_speed = ACTIVE_SPEED_QDR;
-    attr.active_speed_ex = u32::from(ACTIVE_SPEED_QDR);
+    let (width, lane) = device.speed().lanes();
+    attr.active_width = width as u8;
+    attr.active_speed = lane as u8;
+    attr.active_speed_ex = u32::from(attr.active_speed);
     attr.phys_state = if active {
         PHYSICAL_LINK_UP
     } else {

@@ -8,11 +8,11 @@ use urxe_driver::Srq;
 use urxe_driver::srq::{SrqAttr, SrqChange};
 
 use super::context::context_of;
+use super::cq::queue_in;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
-use super::qp::queue_in;
 
 impl Handle for ibv_srq {
     type State = SharedQueue;

@@ -38,6 +38,10 @@ const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// Packages that exist in several versions, with the reason. An unused entry is an error.
 const DUPLICATES: &[(&str, &str)] = &[
     (
+        "itertools",
+        "criterion uses version 0.13, ratatui version 0.14",
+    ),
+    (
         "shlex",
         "trycmd uses version 1, the build dependency cc version 2",
     ),

@@ -6,9 +6,11 @@
 
 mod bench;
 mod cargo_log;
+mod debian_root;
 mod dependencies;
 mod dist;
 mod documents;
+mod ecosystem;
 mod fuzz;
 mod layers;
 mod namespace;
@@ -62,6 +64,8 @@ enum Command {
     Bench(bench::BenchOptions),
     /// Run programs that connect, transfer and crash for a long time over a faulty network
     Soak(soak::SoakOptions),
+    /// Install and run programs of others over urxe, on emulated hosts, and write docs/ECOSYSTEM.md
+    Ecosystem(ecosystem::EcosystemOptions),
     /// Make packages for users: a tarball, Debian packages, checksums and a list of components
     Dist(dist::DistOptions),
 }
@@ -110,6 +114,9 @@ fn main() -> ExitCode {
             bench::run(&options, &workspace_directory(), &target_directory())
         }
         Command::Dist(options) => dist::run(&options, &workspace_directory(), &target_directory()),
+        Command::Ecosystem(options) => {
+            ecosystem::run(&options, &workspace_directory(), &target_directory())
+        }
         Command::Soak(options) => soak::run(&options, &workspace_directory(), &target_directory()),
     };
     if succeeded {
@@ -144,7 +151,12 @@ fn test(options: &TestOptions) -> Report {
         true => {
             !matches!(
                 step,
-                Step::Dist | Step::Sanitize | Step::Fuzz | Step::Pyverbs | Step::Rxe
+                Step::Dist
+                    | Step::Sanitize
+                    | Step::Fuzz
+                    | Step::Pyverbs
+                    | Step::Ecosystem
+                    | Step::Rxe
             ) || options.filter.is_none()
         }
         false => options.only.contains(&step),

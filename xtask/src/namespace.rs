@@ -16,26 +16,32 @@ pub(crate) fn is_inside() -> bool {
 /// namespaces are not allowed.
 pub(crate) fn enter() -> Result<bool, String> {
     let this = env::current_exe().map_err(|error| format!("path of this command: {error}"))?;
-    for flags in [
+    let Some(flags) = flags() else {
+        return Ok(false);
+    };
+    let mut command = Command::new("unshare");
+    command
+        .args(flags)
+        .args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
+        .arg(this)
+        .args(env::args_os().skip(1))
+        .env(INSIDE, "1");
+    Err(format!("unshare: {}", command.exec()))
+}
+
+/// Returns the options of `unshare` that make a namespace, for root or for another user, or `None`
+/// where namespaces are not allowed.
+pub(crate) fn flags() -> Option<&'static [&'static str]> {
+    let choices = [
         &["--net", "--mount"][..],
         &["--map-root-user", "--net", "--mount"],
-    ] {
-        let works = Command::new("unshare")
-            .args(flags)
+    ];
+    choices.into_iter().find(|flags| {
+        Command::new("unshare")
+            .args(*flags)
             .args(["ip", "link", "set", "lo", "up"])
             .stderr(Stdio::null())
             .status()
-            .is_ok_and(|status| status.success());
-        if works {
-            let mut command = Command::new("unshare");
-            command
-                .args(flags)
-                .args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
-                .arg(this)
-                .args(env::args_os().skip(1))
-                .env(INSIDE, "1");
-            return Err(format!("unshare: {}", command.exec()));
-        }
-    }
-    Ok(false)
+            .is_ok_and(|status| status.success())
+    })
 }

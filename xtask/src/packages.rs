@@ -46,6 +46,8 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("fi_pingpong"), "libfabric-bin"),
     (Probe::Program("fio"), "fio"),
     (Probe::Program("patchelf"), "patchelf"),
+    // For the tests of the ABI that detect bad accesses, and the step that counts instructions.
+    (Probe::Program("valgrind"), "valgrind"),
     // For building the C examples.
     (Probe::Program("make"), "make"),
     (Probe::Program("pkg-config"), "pkg-config"),
@@ -93,6 +95,26 @@ pub(crate) fn provide(target_directory: &Path) {
         install(&missing);
     }
     provide_scapy(&target_directory.join("venv"));
+}
+
+/// Returns whether a Debian package is installed.
+pub(crate) fn is_installed(package: &str) -> bool {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat", "${db:Status-Status}", package])
+        .output();
+    output.is_ok_and(|output| output.stdout == b"installed")
+}
+
+/// Installs Debian packages that are missing, if possible, and reports it.
+pub(crate) fn provide_packages(packages: &[&str]) {
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_installed(package))
+        .collect();
+    if !missing.is_empty() {
+        install(&missing);
+    }
 }
 
 fn install(packages: &[&str]) {
@@ -154,7 +176,7 @@ fn provide_scapy(environment: &Path) {
     }
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])

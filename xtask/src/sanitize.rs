@@ -1,5 +1,5 @@
-//! The driver's tests with AddressSanitizer. Memory errors are possible in the driver's unsafe
-//! code, and in tests that register memory for peers.
+//! The tests of `urxe-net` and `urxe-driver` with AddressSanitizer. Memory errors are possible in
+//! their unsafe code, and in tests that register memory for peers.
 
 use std::env;
 use std::path::Path;
@@ -24,7 +24,7 @@ const LEFT_OUT: [&str; 2] = [
 
 /// Builds the tests with the sanitizer in a directory of their own, and runs them.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
-    println!("\nxtask: {NAME}: the driver's tests with AddressSanitizer");
+    println!("\nxtask: {NAME}: the tests of urxe-net and urxe-driver with AddressSanitizer");
     let started = Instant::now();
     let mut log = TestLog::default();
     let problem = match toolchain::triple() {

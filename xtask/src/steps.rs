@@ -9,10 +9,12 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::bench::instructions;
 use crate::cargo_log::CargoLog;
 use crate::dependencies;
 use crate::dist;
 use crate::documents;
+use crate::ecosystem;
 use crate::fuzz;
 use crate::layers;
 use crate::outcome::Outcome;
@@ -44,21 +46,26 @@ pub(crate) enum Step {
     /// Unit, integration and documentation tests, in the release profile because of the data
     /// volume.
     Test,
+    /// Instructions of a round trip and an empty poll, compared with docs/PERFORMANCE.md; see
+    /// `bench::instructions`.
+    Instructions,
     /// Packages, installed in a fresh root; see `dist`.
     Dist,
-    /// The driver's tests with AddressSanitizer; see `sanitize`.
+    /// The tests of the driver and of `urxe-net` with AddressSanitizer; see `sanitize`.
     Sanitize,
     /// Each fuzz target for a few seconds; see `fuzz`.
     Fuzz,
     /// rdma-core's test suite; see `pyverbs`.
     Pyverbs,
+    /// Programs of others on emulated hosts; see `ecosystem`.
+    Ecosystem,
     /// A part of the matrix of urxe and the kernel's rxe that takes a few minutes; see `rxe`.
     Rxe,
 }
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
@@ -68,10 +75,12 @@ impl Step {
         Self::Package,
         Self::Build,
         Self::Test,
+        Self::Instructions,
         Self::Dist,
         Self::Sanitize,
         Self::Fuzz,
         Self::Pyverbs,
+        Self::Ecosystem,
         Self::Rxe,
     ];
 
@@ -86,10 +95,12 @@ impl Step {
             Self::Package => publish::NAME,
             Self::Build => "build",
             Self::Test => "test",
+            Self::Instructions => instructions::NAME,
             Self::Dist => dist::NAME,
             Self::Sanitize => sanitize::NAME,
             Self::Fuzz => fuzz::NAME,
             Self::Pyverbs => "pyverbs",
+            Self::Ecosystem => ecosystem::NAME,
             Self::Rxe => "rxe",
         }
     }
@@ -120,10 +131,12 @@ impl Step {
             | Self::Documents
             | Self::Layers
             | Self::Package
+            | Self::Instructions
             | Self::Dist
             | Self::Sanitize
             | Self::Fuzz
             | Self::Pyverbs
+            | Self::Ecosystem
             | Self::Rxe => &[],
         }
     }
@@ -149,6 +162,9 @@ impl Step {
         if self == Self::Package {
             return publish::step(workspace, target);
         }
+        if self == Self::Instructions {
+            return instructions::step();
+        }
         if self == Self::Dist {
             return dist::step(workspace, target);
         }
@@ -160,6 +176,9 @@ impl Step {
         }
         if self == Self::Pyverbs {
             return pyverbs::step(workspace, target);
+        }
+        if self == Self::Ecosystem {
+            return ecosystem::step();
         }
         if self == Self::Rxe {
             return rxe::step(filter, workspace, target);

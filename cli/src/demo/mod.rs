@@ -384,7 +384,7 @@ fn start_peer(
     let out = child.stdout.take();
     let reports = reports.clone();
     thread::spawn(move || {
-        // After a failure the receiver is gone, and sends fail.
+        // After a failure the receiver has been dropped, and sends fail.
         for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()) {
             let report = line
                 .map_err(|error| error.to_string())

@@ -1,9 +1,9 @@
 //! Probes of the path to a peer: datagrams to UDP port 4791, as RoCE uses, which `urxe doctor
 //! --listen` returns.
 //!
-//! A probe is a UDP datagram of the length of a RoCE packet of some path MTU. Its content is no RoCE
-//! packet, so other RoCE endpoints drop it by its ICRC. An answer has the length of its probe and
-//! another first word, so a listener neither amplifies nor answers answers.
+//! A probe is a UDP datagram of the length of a RoCE packet of some path MTU. Its content is no
+//! RoCE packet, so other RoCE endpoints drop it by its ICRC. An answer has the length of its probe
+//! and another first word, so a listener neither amplifies nor answers answers.
 
 use std::convert::Infallible;
 use std::io;

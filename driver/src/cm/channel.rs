@@ -18,7 +18,8 @@ pub enum EventKind {
     RouteResolved = 2,
     /// A peer requests a connection, or the queue pair of a datagram service.
     ConnectRequest = 4,
-    /// The peer accepts. The application makes its queue pair ready, then calls [`super::Id::ready`].
+    /// The peer accepts. The application makes its queue pair ready, then calls
+    /// [`super::Id::ready`].
     ConnectResponse = 5,
     /// The peer does not answer, or does not have the datagram service.
     Unreachable = 7,
@@ -28,7 +29,7 @@ pub enum EventKind {
     Established = 9,
     /// The connection has ended.
     Disconnected = 10,
-    /// The device is gone.
+    /// The device was removed.
     DeviceRemoval = 11,
     /// The group is joined; the details contain its address vector.
     MulticastJoin = 12,

@@ -125,8 +125,9 @@ fn scope(address: &SocketAddr) -> Result<u32, ResolveError> {
 
 /// Returns the device that has an address of this host; the port is ignored.
 ///
-/// The loopback device is found even if the process has it not selected. The connection manager does
-/// not look up loopback addresses; the datagram sockets of rsockets do, which show no device.
+/// A loopback address is found even if the process has not selected the loopback device. Only the
+/// datagram sockets of rsockets, which show no device to the program, look up loopback addresses.
+/// The connection manager does not.
 ///
 /// # Errors
 /// See [`ResolveError`].

@@ -7,9 +7,9 @@
 //!
 //! Windows are part of the table of regions, where packets' keys are looked up. Binds are executed
 //! while packets are processed and the table is locked for reading, so the state of each window has
-//! a lock of its own. An access through the window holds it for reading until the data is copied; a bind or an
-//! invalidation takes it for writing. Once that has completed, no access by the old key is in
-//! progress.
+//! a lock of its own. An access through the window holds it for reading until the data is copied; a
+//! bind or an invalidation takes it for writing. Once that has completed, no access by the old key
+//! is in progress.
 
 #[cfg(test)]
 mod tests;
@@ -228,7 +228,8 @@ impl Mw {
         }
     }
 
-    /// Returns the present key. A thread that has a [`crate::objects::qp::Posting`] must not call this.
+    /// Returns the present key. A thread that has a [`crate::objects::qp::Posting`] must not call
+    /// this.
     pub fn rkey(&self) -> RKey {
         let held = regions();
         let window = held.table().windows.get(self.index);

@@ -2,7 +2,8 @@
 //!
 //! A peer may read and write registered memory at any time, so no `&[u8]` or `&mut [u8]` to it may
 //! exist. [`OwnedRegion`] owns its memory, and frees it after the region is deregistered. The
-//! memory is accessed by copies, and by atomics on aligned 8-byte words.
+//! memory is accessed by copies, and by atomics on aligned 8-byte words. Only a caller that rules
+//! out every other access may borrow bytes, see [`OwnedRegion::bytes`].
 
 use super::access;
 use crate::memory::mr::{Change, Mr, RegisterError};
@@ -10,6 +11,7 @@ use crate::pd::Pd;
 use memmap2::{MmapMut, MmapRaw};
 use std::fmt::Debug;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -96,22 +98,57 @@ pub struct OwnedRegion {
     /// The first field, so it is dropped first: no peer accesses the memory when that is freed.
     mr: Mr,
     /// The owner of the memory; dropping it frees the memory.
-    _memory: Box<dyn Debug + Send + Sync>,
+    memory: Memory,
 }
 
-/// A boxed slice held as a raw pointer: a reference or a box would claim exclusive access.
+/// The owner of a region's memory.
 #[derive(Debug)]
-struct Allocated(NonNull<[u8]>);
+enum Memory {
+    Mapped(#[expect(dead_code, reason = "its drop unmaps the memory")] MmapRaw),
+    Vector(RawVec),
+    Foreign(
+        #[expect(dead_code, reason = "its drop frees the memory")] Box<dyn Debug + Send + Sync>,
+    ),
+}
 
-// SAFETY: `Allocated` owns its bytes, which any thread may free, and gives no access to them.
-unsafe impl Send for Allocated {}
-// SAFETY: `Allocated` has no method that takes a shared reference to it.
-unsafe impl Sync for Allocated {}
+/// The parts of a `Vec<u8>`: the vector itself would claim exclusive access to its bytes.
+#[derive(Debug)]
+struct RawVec {
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
 
-impl Drop for Allocated {
+// SAFETY: `RawVec` owns its bytes, which any thread may free, and gives no access to them.
+unsafe impl Send for RawVec {}
+// SAFETY: `RawVec` has no method that takes a shared reference to it.
+unsafe impl Sync for RawVec {}
+
+impl RawVec {
+    fn new(data: Vec<u8>) -> RawVec {
+        let mut data = ManuallyDrop::new(data);
+        RawVec {
+            // `Vec::as_mut_ptr` makes no reference to the bytes, so the pointer is valid for all of
+            // them. It is never null.
+            start: NonNull::new(data.as_mut_ptr()).unwrap_or(NonNull::dangling()),
+            len: data.len(),
+            capacity: data.capacity(),
+        }
+    }
+
+    fn into_vec(self) -> Vec<u8> {
+        let parts = ManuallyDrop::new(self);
+        // SAFETY: the parts are those of a vector that `new` took apart. `self` is consumed without
+        // its drop, so no other owner of the bytes remains.
+        unsafe { Vec::from_raw_parts(parts.start.as_ptr(), parts.len, parts.capacity) }
+    }
+}
+
+impl Drop for RawVec {
     fn drop(&mut self) {
-        // SAFETY: the pointer comes from `Box::leak`, and only this drop frees it.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        // SAFETY: the parts are those of a vector that `new` took apart; `into_vec`, the only other
+        // user of the parts, does not run this drop.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
     }
 }
 
@@ -127,11 +164,10 @@ impl OwnedRegion {
         let map = MmapMut::map_anon(len).map_err(|source| OwnedError::Map { len, source })?;
         let map = MmapRaw::from(map);
         let start = map.as_mut_ptr();
-        Self::register(pd, start, len, Box::new(map), access)
+        Self::register(pd, start, len, Memory::Mapped(map), access)
     }
 
-    /// Registers the bytes of a vector in place, without a copy unless the vector has spare
-    /// capacity.
+    /// Registers the bytes of a vector in place, without a copy.
     ///
     /// # Errors
     /// See [`OwnedError`].
@@ -143,27 +179,104 @@ impl OwnedRegion {
         if data.is_empty() {
             return Err(OwnedError::Empty);
         }
-        let len = data.len();
-        let bytes = NonNull::from(Box::leak(data.into_boxed_slice()));
-        let start = bytes.cast::<u8>().as_ptr();
-        Self::register(pd, start, len, Box::new(Allocated(bytes)), access)
+        let data = RawVec::new(data);
+        let (start, len) = (data.start.as_ptr(), data.len);
+        Self::register(pd, start, len, Memory::Vector(data), access)
+    }
+
+    /// Registers memory of any origin, and drops `owner` after the region is deregistered.
+    ///
+    /// # Safety
+    /// The `len` bytes at `start` must be mapped for reading and writing until `owner` is dropped.
+    /// While the region exists, no Rust reference to them may exist, except to atomics; other users
+    /// of the bytes must expect them to change at any time.
+    ///
+    /// # Errors
+    /// See [`OwnedError`].
+    pub unsafe fn from_raw(
+        pd: &Arc<Pd>,
+        start: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Debug + Send + Sync>,
+        access: Access,
+    ) -> Result<OwnedRegion, OwnedError> {
+        if len == 0 {
+            return Err(OwnedError::Empty);
+        }
+        Self::register(pd, start.as_ptr(), len, Memory::Foreign(owner), access)
     }
 
     fn register(
         pd: &Arc<Pd>,
         start: *mut u8,
         len: usize,
-        memory: Box<dyn Debug + Send + Sync>,
+        memory: Memory,
         access: Access,
     ) -> Result<OwnedRegion, OwnedError> {
         let addr = start.expose_provenance() as u64;
-        // SAFETY: `memory` owns the bytes, which are accessed through this object only. It is
-        // dropped after `mr`, so they stay mapped while the region is registered.
+        // SAFETY: `memory` keeps the bytes mapped, and is dropped after `mr`. A mapping or a vector
+        // is accessed through this object only. The caller of `from_raw` vouches for other users of
+        // foreign memory, and the callers of `bytes` and `bytes_mut` for their references.
         let mr = unsafe { Mr::register(pd, addr, len as u64, addr, access) }?;
-        Ok(OwnedRegion {
-            mr,
-            _memory: memory,
-        })
+        Ok(OwnedRegion { mr, memory })
+    }
+
+    /// Deregisters the region and returns its bytes: in place if a vector was registered, otherwise
+    /// a copy.
+    pub fn into_vec(self) -> Vec<u8> {
+        let (addr, len) = (self.mr.addr(), self.mr.len() as usize);
+        // From here on no peer changes the bytes.
+        drop(self.mr);
+        match self.memory {
+            Memory::Vector(data) => data.into_vec(),
+            memory @ (Memory::Mapped(_) | Memory::Foreign(_)) => {
+                let mut copy = vec![0; len];
+                // SAFETY: the range is that of the region, which `memory` keeps mapped until the
+                // end of the block. `copy` is a new allocation, which does not overlap it.
+                unsafe { access::copy_out(addr, &mut copy) };
+                drop(memory);
+                copy
+            }
+        }
+    }
+
+    /// Borrows `len` bytes from `offset` on.
+    ///
+    /// # Safety
+    /// During the borrow the bytes must not change: no work request may store data in them, no peer
+    /// may have the right to write them, and neither [`OwnedRegion::write`], a [`Word`] nor
+    /// [`OwnedRegion::bytes_mut`] may be used on them.
+    ///
+    /// # Errors
+    /// [`RangeError::Outside`].
+    pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RangeError> {
+        let start = self.locate(offset, len)?;
+        let start = std::ptr::with_exposed_provenance(start as usize);
+        // SAFETY: `locate` has checked that the range is within the region, whose memory stays
+        // mapped as long as `self` is borrowed. It is initialized: mappings and vectors always are,
+        // and foreign memory comes from a mapping. It does not change: the caller's contract.
+        Ok(unsafe { std::slice::from_raw_parts(start, len) })
+    }
+
+    /// Borrows `len` bytes from `offset` on for exclusive use.
+    ///
+    /// # Safety
+    /// During the borrow nothing else may access the bytes: no work request may be outstanding on
+    /// them, no peer may have rights to them, and no other method of the region may be used on
+    /// them.
+    ///
+    /// # Errors
+    /// [`RangeError::Outside`].
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the caller guarantees that the borrow is exclusive"
+    )]
+    pub unsafe fn bytes_mut(&self, offset: usize, len: usize) -> Result<&mut [u8], RangeError> {
+        let start = self.locate(offset, len)?;
+        let start = std::ptr::with_exposed_provenance_mut(start as usize);
+        // SAFETY: as `bytes` argues for the range and its initialization. The borrow is exclusive:
+        // the caller's contract, section Safety.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
     /// Changes the access rights of the region, effective immediately.
@@ -175,8 +288,8 @@ impl OwnedRegion {
             access: Some(access),
             ..Change::default()
         };
-        // SAFETY: `self._memory` owns the bytes, which are accessed through this object only, and
-        // is dropped after `self.mr`.
+        // SAFETY: `self.memory` keeps the bytes mapped and is dropped after `self.mr`; `register`
+        // has the argument for other users of the bytes.
         unsafe { self.mr.replace(&change) }
     }
 
@@ -189,8 +302,8 @@ impl OwnedRegion {
             pd: Some(pd),
             ..Change::default()
         };
-        // SAFETY: `self._memory` owns the bytes, which are accessed through this object only, and
-        // is dropped after `self.mr`.
+        // SAFETY: `self.memory` keeps the bytes mapped and is dropped after `self.mr`; `register`
+        // has the argument for other users of the bytes.
         unsafe { self.mr.reregister(&change) }
     }
 
@@ -224,8 +337,9 @@ impl OwnedRegion {
     /// [`RangeError::Outside`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
         let addr = self.locate(offset, into.len())?;
-        // SAFETY: `locate` has checked that the range is within memory that this object owns.
-        // `into` does not overlap it, since no reference to that memory exists.
+        // SAFETY: `locate` has checked that the range is within memory that this object keeps
+        // mapped. `into` does not overlap it, since no other reference to these bytes exists: the
+        // contracts of `from_raw` and `bytes_mut`.
         unsafe { access::copy_out(addr, into) };
         Ok(())
     }
@@ -236,8 +350,9 @@ impl OwnedRegion {
     /// [`RangeError::Outside`].
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
         let addr = self.locate(offset, data.len())?;
-        // SAFETY: `locate` has checked that the range is within memory that this object owns and
-        // that is writable. `data` does not overlap it, since no reference to that memory exists.
+        // SAFETY: `locate` has checked that the range is within memory that this object keeps
+        // mapped for writing. `data` does not overlap it, since no reference to these bytes exists:
+        // the contracts of `from_raw` and `bytes`.
         unsafe { access::copy_in(addr, data) };
         Ok(())
     }
@@ -327,6 +442,47 @@ mod tests {
         let mut out = [0; 3];
         region.read(150, &mut out).unwrap();
         assert_eq!(out, [150, 151, 152]);
+    }
+
+    #[test]
+    fn a_vector_comes_back_in_place_and_other_memory_as_a_copy() {
+        let pd = Pd::new();
+        let mut data = Vec::with_capacity(300);
+        data.extend(0..200);
+        let at = data.as_ptr();
+        let region = OwnedRegion::from_vec(&pd, data, Access::LOCAL_WRITE).unwrap();
+        region.write(1, &[9]).unwrap();
+        let data = region.into_vec();
+        assert_eq!((data.as_ptr(), data.capacity()), (at, 300));
+        assert_eq!((data.len(), &data[..3]), (200, &[0, 9, 2][..]));
+
+        let region = OwnedRegion::zeroed(&pd, 3, Access::LOCAL_WRITE).unwrap();
+        region.write(1, &[9]).unwrap();
+        assert_eq!(region.into_vec(), [0, 9, 0]);
+    }
+
+    #[test]
+    fn the_owner_of_foreign_memory_is_dropped_after_the_region() {
+        let pd = Pd::new();
+        let owner = Arc::new(MmapRaw::from(MmapMut::map_anon(100).unwrap()));
+        let start = NonNull::new(owner.as_mut_ptr()).unwrap();
+        let held: Box<dyn Debug + Send + Sync> = Box::new(Arc::clone(&owner));
+        // SAFETY: `held` keeps the mapping, and no reference to its bytes exists.
+        let region = unsafe { OwnedRegion::from_raw(&pd, start, 100, held, Access::LOCAL_WRITE) };
+        let region = region.unwrap();
+        assert_eq!(region.mr().addr(), start.as_ptr() as u64);
+        region.write(99, &[7]).unwrap();
+        // SAFETY: nothing else accesses the region.
+        assert_eq!(unsafe { region.bytes(98, 2) }.unwrap(), [0, 7]);
+        // SAFETY: nothing else accesses the region.
+        unsafe { region.bytes_mut(98, 2) }.unwrap()[0] = 6;
+        // SAFETY: nothing else accesses the region, and the exclusive borrow has ended.
+        assert_eq!(unsafe { region.bytes(98, 2) }.unwrap(), [6, 7]);
+        // SAFETY: the range is refused.
+        assert!(unsafe { region.bytes_mut(99, 2) }.is_err());
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(region);
+        assert_eq!(Arc::strong_count(&owner), 1);
     }
 
     #[test]

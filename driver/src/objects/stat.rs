@@ -3,6 +3,7 @@
 
 use crate::path;
 pub use crate::path::{Counts, DeviceReport, RESOURCES, Report};
+pub use crate::queues::qp::QueuePairReport;
 use serde::Serialize;
 use std::io;
 use std::os::fd::BorrowedFd;

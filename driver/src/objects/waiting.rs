@@ -17,11 +17,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub struct Waiting {
     /// Present while the thread receives for the process.
     waiter: Option<Waiter<'static>>,
-    /// An event may have arrived since the queue was last found empty.
+    /// Whether an event may have arrived since the queue was last found empty.
     may_have_event: bool,
-    /// The engine was driven once, for a descriptor that does not block.
+    /// Whether the thread has driven the engine once, as it does for a descriptor that does not
+    /// block.
     has_driven: bool,
-    /// The thread has slept, and something woke it.
+    /// Whether the thread has slept and was woken.
     has_slept: bool,
     sleep: Sleep,
 }
@@ -55,6 +56,7 @@ impl Sleep {
     }
 
     /// Returns the descriptors to poll, and the timeout in milliseconds; -1 means none.
+    #[inline]
     pub fn arguments(&mut self) -> (&mut [libc::pollfd], libc::c_int) {
         (&mut self.fds[..self.count], self.timeout)
     }
@@ -98,6 +100,7 @@ impl Waiting {
 
     /// Makes the next sleep end when `fd` is readable or, if the thread receives, when a packet
     /// arrives. `has_worked` says that more packets may be pending: then the thread does not sleep.
+    #[inline]
     fn sleep_on(&mut self, fd: BorrowedFd<'_>, has_worked: bool) {
         self.sleep = Sleep::on(fd);
         if let Some(waiter) = &self.waiter {
@@ -115,6 +118,7 @@ impl Waiting {
     /// # Errors
     /// `Interrupted` when a signal ended a sleep that it would also end if it were a read(2); other
     /// errors of poll(2).
+    #[inline]
     pub fn woke(&mut self, polled: io::Result<()>, slept: &Sleep) -> io::Result<()> {
         self.has_slept = true;
         match polled {

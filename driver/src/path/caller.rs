@@ -8,16 +8,21 @@ use urxe_net::thread;
 
 impl Engine {
     /// Returns what `take` finds, at once or after receiving packets: a poll of the program. The
-    /// thread may be cancelled in `take` only.
+    /// thread may be cancelled in `take`, and in the parts of a poll that find no work.
     pub(crate) fn poll_for<T>(&self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
         let _call = self.polling.call();
         self.polling.polled();
         self.send_deferred();
         let taken = take().or_else(|| {
-            thread::without_cancellation(|| self.poll());
+            if self.polling.drains() {
+                self.send_delayed_acks();
+                return None;
+            }
+            self.poll();
             take()
         });
         if taken.is_some() {
+            self.polling.returned();
             self.await_write();
         }
         taken
@@ -31,6 +36,9 @@ impl Engine {
     }
 
     /// Receives and runs timers in a poll that found no completion. True when there was any work.
+    ///
+    /// The thread may be cancelled meanwhile. [`Engine::drive_for`] disables that when it finds
+    /// work; the system calls before are not cancellation points.
     fn poll(&self) -> bool {
         self.send_delayed_acks();
         self.polling.empty_poll(|now, yields| {
@@ -64,6 +72,7 @@ impl Engine {
     }
 
     /// Begins a wait of the calling thread. `None` while there is no network part to receive from.
+    #[inline]
     pub(crate) fn wait(&self) -> Option<Waiter<'_>> {
         let network = self.network.get()?;
         self.waker.handoff().enter();
@@ -88,6 +97,7 @@ impl Waiter<'_> {
     /// Returns whether the thread calls [`Waiter::drive_before_sleep`], and sleeps at once
     /// otherwise: then only packets bring work, they are unlikely to have arrived, and they end the
     /// sleep if they have.
+    #[inline]
     pub(crate) fn drives_before_sleep(&self) -> bool {
         let Engine {
             waker,
@@ -108,6 +118,7 @@ impl Waiter<'_> {
     }
 
     /// Does the work of the network once. True when there was any.
+    #[inline]
     pub(crate) fn drive(&self) -> bool {
         self.engine.drive()
     }

@@ -8,6 +8,7 @@ use crate::queues::cq::Cq;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use urxe_net::now;
+use urxe_net::thread::CancellationDisabled;
 use urxe_proto::time::Time;
 
 impl Engine {
@@ -17,7 +18,8 @@ impl Engine {
         self.drive_for(Caller::Other, now())
     }
 
-    /// [`Engine::drive`] for one kind of thread, with `now` already read.
+    /// [`Engine::drive`] for one kind of thread, with `now` already read. For [`Caller::Poll`],
+    /// disables cancellation of the thread where there is work.
     pub(super) fn drive_for(&self, caller: Caller, now: Time) -> bool {
         let Some(network) = self.network.get() else {
             return false;
@@ -37,7 +39,7 @@ impl Engine {
         }
         worked |= self.receive_frames();
         worked |= self.run_timers(now);
-        worked |= self.run_pending(now);
+        worked |= self.run_pending_of(network, now);
         guard.end();
         worked
     }
@@ -55,6 +57,7 @@ impl Engine {
 
     #[inline(never)]
     fn run_due_timers(&self, now: Time) {
+        let _disabled = CancellationDisabled::new();
         for cq in self.cqs.take_due(now) {
             cq.delay_ended(now);
         }
@@ -72,16 +75,18 @@ impl Engine {
     /// that overran, and queue pair 1. The caller must hold no lock.
     #[inline]
     pub(super) fn run_pending(&self, now: Time) -> bool {
-        match self.network.get() {
-            Some(network) if self.has_pending() || network.gsi.deadline() <= now => {
-                self.run_all_pending(network)
-            }
-            _ => false,
-        }
+        (self.network.get()).is_some_and(|network| self.run_pending_of(network, now))
+    }
+
+    #[inline]
+    fn run_pending_of(&self, network: &Network, now: Time) -> bool {
+        let has_pending = self.has_pending_of(network) || network.gsi.deadline() <= now;
+        has_pending && self.run_all_pending(network)
     }
 
     #[inline(never)]
     fn run_all_pending(&self, network: &Network) -> bool {
+        let _disabled = CancellationDisabled::new();
         let mut worked = self.run_ready();
         worked |= self.grant_quanta();
         for cq in self.cqs.take_overran() {
@@ -112,10 +117,15 @@ impl Engine {
     /// Returns whether [`Engine::run_pending`] has work to do.
     #[inline]
     pub(super) fn has_pending(&self) -> bool {
+        (self.network.get()).is_some_and(|network| self.has_pending_of(network))
+    }
+
+    #[inline]
+    fn has_pending_of(&self, network: &Network) -> bool {
         self.has_ready.load(Ordering::Acquire)
             || self.cqs.has_overrun()
             || self.limiters.can_grant()
-            || (self.network.get()).is_some_and(|network| network.gsi.has_work())
+            || network.gsi.has_work()
     }
 
     /// Returns the time of the next work that no packet brings about.

@@ -29,6 +29,7 @@ static ENGINE: PerProcess<Engine> = PerProcess::new();
 ///
 /// Objects do not hold a reference to it, which would be that of the parent in a child. The calls
 /// of programs get it here and pass it on; nothing below them calls this function.
+#[inline]
 pub fn get() -> &'static Engine {
     ENGINE.get(Engine::new)
 }

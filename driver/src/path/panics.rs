@@ -7,6 +7,7 @@
 
 use super::engine::Engine;
 use std::sync::atomic::Ordering;
+use urxe_net::thread::CancellationDisabled;
 
 /// Reports a panic that unwinds the frame in which this value exists. Its end without a panic is
 /// [`PanicGuard::end`].
@@ -29,6 +30,7 @@ impl Engine {
     /// Records a panic; several frames may report the same one. The progress thread fails the queue
     /// pairs, since the thread that panicked may hold locks.
     pub(super) fn panicked(&self) {
+        let _disabled = CancellationDisabled::new();
         if !self.has_panicked.swap(true, Ordering::AcqRel) {
             self.counters.panics.add(1);
             tracing::error!("a panic, a bug in urxe: all queue pairs of this process fail");

@@ -5,7 +5,9 @@
 use super::engine::Engine;
 use crate::counters::{self, DeviceCounters, DeviceReadings, QpTotals, Readings, Resource};
 use crate::device;
+use crate::queues::qp::QueuePairReport;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Counters by name.
@@ -24,7 +26,16 @@ pub struct Report {
     pub devices: BTreeMap<String, DeviceReport>,
     /// Counters that belong to no device: system calls, port sharing, injected faults.
     pub process: Counts,
+    /// The queue pairs with the most packets, at most 100.
+    #[serde(default)]
+    pub queue_pairs: Vec<QueuePairReport>,
+    /// The number of queue pairs that are not listed.
+    #[serde(default)]
+    pub queue_pairs_omitted: u64,
 }
+
+/// The maximum number of queue pairs in a report, which is one message of at most 64 KiB.
+const MAX_QUEUE_PAIRS: usize = 100;
 
 /// The counters of one device in one process. A device that the process never used has no entry.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
@@ -100,6 +111,7 @@ impl Engine {
     /// Returns the counters of the process.
     pub(crate) fn report(&self) -> Report {
         let devices = counters::of_all_devices().into_iter();
+        let (queue_pairs, queue_pairs_omitted) = self.report_queue_pairs();
         Report {
             program: program(),
             instance: self.instance,
@@ -115,7 +127,18 @@ impl Engine {
                 })
                 .collect(),
             process: counts(self.read_process()),
+            queue_pairs,
+            queue_pairs_omitted,
         }
+    }
+
+    /// Returns the queue pairs with the most packets, and the number of the others.
+    fn report_queue_pairs(&self) -> (Vec<QueuePairReport>, u64) {
+        let mut reports: Vec<_> = self.qps.read().iter().map(|qp| qp.report()).collect();
+        reports.sort_by_key(|qp| Reverse(qp.sent_packets + qp.received_packets));
+        let omitted = reports.len().saturating_sub(MAX_QUEUE_PAIRS);
+        reports.truncate(MAX_QUEUE_PAIRS);
+        (reports, omitted as u64)
     }
 
     /// Returns the readings that belong to the process and to no device.

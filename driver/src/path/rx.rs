@@ -10,9 +10,9 @@ use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
 use crate::scheduling::limits::ANSWER_INTERVAL;
 use crate::sync::lock;
-use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use urxe_net::thread::CancellationDisabled;
 use urxe_net::{Datagram, RecvBatch, SendBatch};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -27,6 +27,14 @@ pub(super) enum Caller {
     Other,
 }
 
+impl Caller {
+    /// Disables cancellation of the thread, unless the caller has done so.
+    #[inline]
+    fn disable_cancellation(self) -> Option<CancellationDisabled> {
+        (self == Self::Poll).then(CancellationDisabled::new)
+    }
+}
+
 impl Engine {
     /// Receives one batch from an address, unless another thread is receiving from it. True when
     /// there were packets.
@@ -35,38 +43,44 @@ impl Engine {
             return false;
         };
         let endpoint = port.endpoint();
-        let worked = self.handle_batch(&mut receiver, caller, |batch, f| {
-            match endpoint.recv(batch, f) {
-                Ok(count) => count > 0,
-                Err(error) => {
-                    tracing::warn!(%error, address = %endpoint.address(), "receiving failed");
-                    port.failed(&error);
-                    false
-                }
-            }
-        });
-        if worked && receiver.batch.has_moved_deadline() {
+        let filled = endpoint.fill(&mut receiver.batch);
+        if let Ok(0) = filled {
+            return false;
+        }
+        let _disabled = caller.disable_cancellation();
+        if let Err(error) = filled {
+            tracing::warn!(%error, address = %endpoint.address(), "receiving failed");
+            port.failed(&error);
+            return false;
+        }
+        self.handle_batch(&mut receiver, caller, |batch, f| endpoint.deliver(batch, f));
+        if receiver.batch.has_moved_deadline() {
             // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
             self.waker.deadline_moved(endpoint.next_deadline());
         }
-        worked
+        true
     }
 
     /// Receives one batch from a group, unless another thread is receiving from it. True when there
     /// were packets.
     pub(super) fn receive_group(&self, joined: &Joined) -> bool {
+        let _disabled = CancellationDisabled::new();
         let Some(mut receiver) = try_lock(&joined.receiver) else {
             return false;
         };
-        self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
-            match joined.group.recv(batch, f) {
-                Ok(count) => count > 0,
-                Err(error) => {
-                    tracing::warn!(%error, group = %joined.group.address(), "receiving failed");
-                    false
-                }
+        let group = &joined.group;
+        match group.fill(&mut receiver.batch) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, group = %group.address(), "receiving failed");
+                return false;
             }
-        })
+        }
+        self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
+            group.deliver(batch, f)
+        });
+        true
     }
 
     /// Receives a batch of frames for each queue pair for raw packets. True when there were any.
@@ -74,6 +88,7 @@ impl Engine {
         if !self.has_raw.load(Ordering::Acquire) {
             return false;
         }
+        let _disabled = CancellationDisabled::new();
         let raw = self.raw();
         let qps = raw.iter().filter_map(Weak::upgrade);
         qps.fold(false, |worked, qp| worked | qp.receive_frames())
@@ -85,12 +100,8 @@ impl Engine {
         network.gsi.check_exits();
         let mut receiver = Ordered::take(Rank::Forwarded, || lock(&network.forwarded));
         self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
-            match network.shared.recv_forwarded(batch, f) {
-                Ok(count) => count > 0,
-                Err(error) => {
-                    tracing::warn!(%error, "receiving from other processes failed");
-                    false
-                }
+            if let Err(error) = network.shared.recv_forwarded(batch, f) {
+                tracing::warn!(%error, "receiving from other processes failed");
             }
         });
         network
@@ -101,43 +112,40 @@ impl Engine {
                 if let Err(error) = port.endpoint().service(batch, f) {
                     tracing::warn!(%error, "port sharing failed");
                 }
-                false
             });
         }
     }
 
-    /// Hands a batch to its queue pairs, and lets each send after every [`ANSWER_INTERVAL`] bytes.
+    /// Hands the datagrams that `deliver` passes on to their queue pairs, and lets each send after
+    /// every [`ANSWER_INTERVAL`] bytes. The tables are locked meanwhile.
     fn handle_batch(
         &self,
         receiver: &mut Receiver,
         caller: Caller,
-        receive: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)) -> bool,
-    ) -> bool {
+        deliver: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)),
+    ) {
         let Receiver {
             batch,
             touched,
             answers,
         } = receiver;
-        // Most polls receive nothing, and need no locks.
-        let tables = OnceCell::new();
-        let open = || (urxe_net::now(), self.qps.read(), regions());
+        let now = urxe_net::now();
+        let qps = self.qps.read();
+        let held = regions();
         let mut unanswered = 0;
         let mut current = None;
-        let worked = receive(batch, &mut |datagram| {
-            let (now, qps, held) = tables.get_or_init(open);
-            self.handle(qps, held.table(), *now, datagram, &mut current, touched);
+        deliver(batch, &mut |datagram| {
+            self.handle(&qps, held.table(), now, datagram, &mut current, touched);
             unanswered += datagram.bytes.len();
             if unanswered >= ANSWER_INTERVAL {
                 unanswered = 0;
                 let waiting = (current.take(), &mut *touched);
-                self.answer(*now, waiting, answers, caller, qps, held.table());
+                self.answer(now, waiting, answers, caller, &qps, held.table());
             }
         });
         if current.is_some() || !touched.is_empty() {
-            let (now, qps, held) = tables.get_or_init(open);
-            self.answer(*now, (current, touched), answers, caller, qps, held.table());
+            self.answer(now, (current, touched), answers, caller, &qps, held.table());
         }
-        worked
     }
 
     /// Hands a datagram to its queue pair, which stays locked in `current`. The queue pair that was

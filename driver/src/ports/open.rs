@@ -56,8 +56,8 @@ impl LocalPort {
 
 /// The open addresses.
 ///
-/// Opening an address takes up to 20 ms, and every poll reads the list, without a lock. `opening` is
-/// held while an address is opened, which delays only other threads that open one.
+/// Opening an address takes up to 20 ms, and every poll reads the list, without a lock. `opening`
+/// is held while an address is opened, which delays only other threads that open one.
 pub(crate) struct Ports {
     shared: Arc<Shared>,
     watch: Arc<WatchSet>,

@@ -104,8 +104,8 @@ impl CqError {
 pub(crate) struct Overrun;
 
 impl Cq {
-    /// Creates a completion queue. Its errors are reported to `events`. `counted` includes it in the
-    /// counts of a device.
+    /// Creates a completion queue. Its errors are reported to `events`. `counted` includes it in
+    /// the counts of a device.
     ///
     /// # Errors
     /// [`CqError::Size`] and [`CqError::NoMemory`].

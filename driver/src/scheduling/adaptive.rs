@@ -1,4 +1,8 @@
-//! Adaptive polling: how the progress thread sleeps, by what it has observed of the program.
+//! Adaptive polling: how the progress thread sleeps, by the calls that the program makes.
+//!
+//! While the program polls, the thread *relies* on it to receive packets: it sleeps for a bounded
+//! time ([`Mode::YieldingToPolls`]), and then *checks* whether packets wait although the program
+//! made no call. Otherwise it *watches* the sockets itself ([`Mode::Watching`]).
 
 use super::handoff::{Handoff, Mode};
 use super::limits::{
@@ -10,12 +14,12 @@ use super::polling::Polling;
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// The contention for the processor that the progress thread runs on.
+/// Contention for the processor of the progress thread: another thread keeps it for a time slice.
 #[derive(Default)]
 struct Contention {
     /// The time until which contention is expected.
     until: Time,
-    /// The length of the last such period.
+    /// The length of the last period in which contention was expected.
     period: Duration,
 }
 
@@ -39,25 +43,25 @@ impl Contention {
 #[derive(Default)]
 pub(crate) struct AdaptivePolling {
     polls: u64,
-    /// The time that the program had spent on receiving.
+    /// The value of [`Polling::spent`] at `polls_at`.
     spent: Duration,
     /// The time at which `polls` and `spent` were read.
     polls_at: Time,
     /// The number of awaited writes that the program's polls have received, see [`Polling::hits`].
     hits: u64,
     returns: u64,
-    /// The time until which the program's polls are not relied on.
+    /// The time until which the thread watches the sockets, however often the program polls.
     receives_until: Time,
     /// The time at which the thread last received packets while watching.
     received_at: Time,
-    /// The gap between the last two packets was short.
+    /// Whether the time between the last two receptions was short ([`Self::busy_poll_time`]).
     has_short_gap: bool,
     contention: Contention,
-    /// The last packets were part of a long message.
+    /// Whether the last packets were part of a long message ([`LONG_MESSAGE`]).
     is_long: bool,
-    /// The bytes that the process had received by then.
+    /// The bytes that the process had received at `received_at`.
     bytes: u64,
-    /// The smoothed duration of an empty poll while watching.
+    /// The smoothed duration of an empty poll of this thread while watching.
     poll_time: Duration,
     /// The smoothed processor time of one check.
     check_cost: Duration,
@@ -67,7 +71,7 @@ pub(crate) struct AdaptivePolling {
     check_back_off: u32,
 }
 
-/// The processor times that decide how long a sleep takes.
+/// The processor times from which the length of a sleep is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTimes {
     /// The processor time of the progress thread.
@@ -78,11 +82,11 @@ pub(crate) struct CpuTimes {
 
 /// One sleep of the thread.
 pub(crate) struct Interval {
-    /// Its longest duration in the yielding modes.
+    /// The longest duration of the sleep, in the modes that bound it.
     pub(crate) limit: Duration,
     /// Whether the thread polls instead of sleeping, since more packets are expected.
     pub(crate) busy_polls: bool,
-    /// The state when it began, if the program is relied on to receive.
+    /// The state at its begin, if the thread relies on the program to receive.
     relied_on: Option<Start>,
 }
 
@@ -121,7 +125,7 @@ impl AdaptivePolling {
         polled >= BUSY_POLLS || (is_over && for_long)
     }
 
-    /// Begins a sleep in `mode`. `times` reads the clocks.
+    /// Begins a sleep in `mode`. `times` reads the processor times.
     pub(crate) fn begin_sleep(
         &mut self,
         polling: &Polling,
@@ -175,13 +179,13 @@ impl AdaptivePolling {
             self.receives_until = now + RECEIVE_PERIOD;
             polling.found_memory_polls();
         } else {
-            // It may have begun to poll memory during the last interval.
+            // The program may have begun to poll memory during the last interval: check again soon.
             self.check_back_off = 0;
         }
     }
 
     /// Records that a poll, which began at `begun`, received packets by `now`. `bytes` are those
-    /// that the process has received so far; `alone` says that the program made no poll meanwhile.
+    /// that the process has received so far; `alone` is whether the program made no poll meanwhile.
     pub(crate) fn received(&mut self, begun: Time, now: Time, bytes: u64, alone: bool) {
         self.is_long = bytes.wrapping_sub(self.bytes) >= LONG_MESSAGE;
         self.bytes = bytes;
@@ -220,14 +224,14 @@ impl AdaptivePolling {
 }
 
 impl Interval {
-    /// Returns whether the program was relied on, and is in no post or poll.
+    /// Returns whether the thread relied on the program, and no thread of it is in a post or poll.
     pub(crate) fn program_is_elsewhere(&self, polling: &Polling) -> bool {
         self.relied_on.is_some() && !polling.is_called()
     }
 
-    /// Returns whether the program, which was relied on, ran without a post or a poll. A program
-    /// that was preempted could not poll, and is no application that polls memory. A sleep shorter
-    /// than [`CHECK_INTERVAL`], which a flush timeout ended, shows nothing.
+    /// Returns whether the thread relied on the program, and the program used a processor without a
+    /// post or a poll. A preempted program cannot poll, so it does not count as one that polls
+    /// memory. A sleep shorter than [`CHECK_INTERVAL`], as a flush timeout ends it, is no evidence.
     fn program_computed(
         &self,
         polling: &Polling,

@@ -2,8 +2,8 @@
 //!
 //! A blocking call sleeps in poll(2), with the sockets among its descriptors. If a packet has
 //! arrived, poll(2) returns at once, and the call receives it then. So a receive before the sleep
-//! is never necessary. It saves a poll(2) if it finds packets, and is wasted if it finds none, which
-//! is usual where the peer's answer takes longer than the program needs to begin its wait.
+//! is never necessary. It saves a poll(2) if it finds packets, and is wasted if it finds none,
+//! which is usual where the peer's answer takes longer than the program needs to begin its wait.
 
 use super::limits::SKIPPED_RECEIVES;
 use std::sync::atomic::{AtomicU32, Ordering};

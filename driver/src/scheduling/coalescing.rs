@@ -6,8 +6,8 @@
 //! in a row, each with a call of its own, gets the same batches as one that posts a list. To add no
 //! noticeable delay, a send is deferred only if
 //!
-//! - it is not among the first `SENDS_AT_ONCE` after a poll: an application that posts one send and polls
-//!   for its completion is not delayed;
+//! - it is not among the first `SENDS_AT_ONCE` after a poll: an application that posts one send and
+//!   polls for its completion is not delayed;
 //! - it follows the last post within `CLOSE_POST`: an application that polls memory for its peer's
 //!   answer needs longer;
 //! - no back-off after a flush timeout is in force.
@@ -24,7 +24,7 @@ use urxe_proto::time::Time;
 pub(crate) struct Coalescing {
     /// The process's number of polls at the last post.
     polls: u64,
-    /// Posts since the last poll.
+    /// The number of posts since the last poll.
     posts: u32,
     /// The time at which the last post returned.
     posted_at: Time,
@@ -36,7 +36,7 @@ pub(crate) struct Coalescing {
     back_off: Duration,
     /// The end of the back-off.
     back_off_until: Time,
-    /// The engine lists the queue pair among those with deferred sends.
+    /// Whether the queue pair is on the engine's list of those with deferred sends.
     listed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Coalescing {
         waits
     }
 
-    /// Notes that the engine has taken the queue pair off its list. Returns whether sends are
+    /// Records that the engine has taken the queue pair off its list. Returns whether sends are
     /// deferred.
     pub(crate) fn unlist(&mut self) -> bool {
         self.listed = false;
@@ -92,7 +92,7 @@ impl Coalescing {
         true
     }
 
-    /// Notes that a post has returned whose sends were transmitted at once.
+    /// Records that a post has returned whose sends were transmitted at once.
     pub(crate) fn posted(&mut self, now: Time) {
         self.posted_at = now;
     }
@@ -102,7 +102,7 @@ impl Coalescing {
         self.sends == 0
     }
 
-    /// Notes that the deferred sends are being transmitted. Returns how many there are.
+    /// Records that the deferred sends are being transmitted. Returns how many there are.
     pub(crate) fn release(&mut self) -> u32 {
         self.bytes = 0;
         std::mem::take(&mut self.sends)
@@ -114,7 +114,7 @@ impl Coalescing {
     }
 
     /// Starts a back-off: the flush timeout has expired, so the application may be polling memory.
-    /// Each one in a row is twice as long, up to `MAX_BACK_OFF`.
+    /// Each consecutive one is twice as long, up to `MAX_BACK_OFF`.
     pub(crate) fn flush_timed_out(&mut self, now: Time) {
         self.back_off = (self.back_off * 2).clamp(MIN_BACK_OFF, MAX_BACK_OFF);
         self.back_off_until = now + self.back_off;

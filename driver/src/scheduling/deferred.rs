@@ -24,7 +24,7 @@ pub(crate) trait FlushTimer {
     fn clear(&self);
 }
 
-/// The lists and the flush timer.
+/// The lists of queue pairs `T`, and the flush timer `A`.
 #[derive(Debug)]
 pub(crate) struct Deferred<T, A> {
     lists: Mutex<Lists<T>>,
@@ -37,9 +37,9 @@ pub(crate) struct Deferred<T, A> {
 
 #[derive(Debug)]
 struct Lists<T> {
-    /// Those with deferred sends.
+    /// The queue pairs with deferred sends.
     sends: VecDeque<T>,
-    /// Those with delayed ACKs.
+    /// The queue pairs with delayed ACKs.
     acks: Vec<T>,
     /// When the flush timer expires; 0 when it is not known to be armed.
     expires_at: Time,
@@ -63,7 +63,8 @@ impl<T, A: FlushTimer> Deferred<T, A> {
         &self.timer
     }
 
-    /// Notes that sends are deferred from `now` on: those of `new`, or of an entry of the list.
+    /// Records that a queue pair defers sends from `now` on, and arms the flush timer. `new` is the
+    /// queue pair, unless it is on the list already.
     pub(crate) fn add(&self, new: Option<T>, now: Time) {
         let mut lists = lock(&self.lists);
         if let Some(new) = new {
@@ -77,23 +78,24 @@ impl<T, A: FlushTimer> Deferred<T, A> {
         }
     }
 
-    /// Adds one with a delayed ACK, without arming the timer.
+    /// Adds a queue pair with a delayed ACK. Does not arm the timer.
     pub(crate) fn add_ack(&self, new: T) {
         lock(&self.lists).acks.push(new);
         self.has_acks.store(true, Ordering::Release);
     }
 
-    /// Returns whether there are any with deferred sends.
+    /// Returns whether any queue pair has deferred sends.
     pub(crate) fn has_sends(&self) -> bool {
         self.has_sends.load(Ordering::Acquire)
     }
 
-    /// Returns whether there are any with delayed ACKs.
+    /// Returns whether any queue pair has a delayed ACK.
     pub(crate) fn has_acks(&self) -> bool {
         self.has_acks.load(Ordering::Acquire)
     }
 
-    /// Takes those with deferred sends off their list, and passes each to `send` with no lock held.
+    /// Takes the queue pairs with deferred sends off their list, and passes each to `send` with no
+    /// lock held.
     pub(crate) fn take_all(&self, mut send: impl FnMut(T)) {
         // Other threads may keep adding entries; this takes no more than there are now.
         for _ in 0..self.len() {
@@ -104,7 +106,8 @@ impl<T, A: FlushTimer> Deferred<T, A> {
         }
     }
 
-    /// Takes those with delayed ACKs off their list, and passes each to `send` likewise.
+    /// Takes the queue pairs with delayed ACKs off their list, and passes each to `send` with no
+    /// lock held.
     pub(crate) fn take_acks(&self, send: impl FnMut(T)) {
         if !self.has_acks() {
             return;
@@ -116,7 +119,7 @@ impl<T, A: FlushTimer> Deferred<T, A> {
         acks.into_iter().for_each(send);
     }
 
-    /// Handles an expiry of the flush timer: clears it, and takes those with deferred sends.
+    /// Handles an expiry of the flush timer: clears it, and calls [`Deferred::take_all`].
     pub(crate) fn take_expired(&self, send: impl FnMut(T)) {
         self.timer.clear();
         // An entry that is added from now on arms the timer again; earlier ones are on the list.

@@ -9,15 +9,15 @@
 use super::limits::{PROMPT_ANSWER, PROMPT_ANSWERS};
 use urxe_proto::time::Time;
 
-/// Whether the application answers promptly, and whether an ACK is delayed now.
+/// The delayed ACK of one queue pair, and the state by which the policy decides.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedAck {
-    /// Consecutive messages that the application has answered promptly.
+    /// The number of consecutive messages that the application has answered promptly.
     answered: u32,
     /// The arrival of the last unanswered message, and the number of empty polls at that time.
     open: Option<(Time, u64)>,
     is_delayed: bool,
-    /// The engine lists the queue pair among those with a delayed ACK.
+    /// Whether the queue pair is on the engine's list of those with a delayed ACK.
     listed: bool,
 }
 
@@ -45,19 +45,19 @@ impl DelayedAck {
         }
     }
 
-    /// Notes that the queue pair is registered with the engine. Returns whether it was already.
+    /// Records that the queue pair is registered with the engine. Returns whether it was already.
     pub(crate) fn list(&mut self) -> bool {
         std::mem::replace(&mut self.listed, true)
     }
 
-    /// Notes that the engine has taken the queue pair off its list. Returns whether an ACK is
+    /// Records that the engine has taken the queue pair off its list. Returns whether an ACK is
     /// delayed.
     pub(crate) fn unlist(&mut self) -> bool {
         self.listed = false;
         self.is_delayed
     }
 
-    /// Notes that the ACK is being sent. Returns whether one was delayed.
+    /// Records that the ACK is being sent. Returns whether one was delayed.
     pub(crate) fn release(&mut self) -> bool {
         std::mem::take(&mut self.is_delayed)
     }

@@ -1,11 +1,11 @@
 //! Limits of the bytes in flight to each process of this host, for reliable connections.
 //!
-//! All connections to a process share the receive buffer of its socket, and no wire slows a sender
-//! down: 256 connections with a window of 256 KiB each have 64 MiB in flight. Packets that do not
-//! fit are lost and retransmitted; those that fit are in no cache any more when they are read. So
-//! each connection sends one quantum at a time, and joins a FIFO while the bytes in flight to that
-//! process reach the limit. A connection that has the destination to itself, or shares it with a
-//! few, never waits.
+//! All connections to a process share the receive buffer of its socket, and no wire limits the rate
+//! of a sender: 256 connections with a window of 256 KiB each have 64 MiB in flight. Packets that
+//! do not fit are lost and retransmitted. Packets that fit are evicted from every cache before they
+//! are read. So each connection sends one quantum at a time, and joins a FIFO while the bytes in
+//! flight to that process reach the limit. A connection that is alone, or one of a few, never
+//! waits.
 
 use super::limits::{MAX_IN_FLIGHT, MIN_IN_FLIGHT};
 use crate::sync::lock;
@@ -33,7 +33,7 @@ pub(crate) struct DestinationLimiter<T> {
 struct Totals {
     /// The number of connections that wait.
     waiting: AtomicUsize,
-    /// Times that a connection waited.
+    /// How often a connection has waited.
     waits: Counter,
 }
 
@@ -53,8 +53,10 @@ impl<T> DestinationLimiter<T> {
 
     /// Records that a connection with `before` bytes in flight now has `now`.
     pub(crate) fn changed(&self, before: u32, now: u32) {
-        // In one total order (SeqCst) with the count of waiting connections: a connection that
-        // begins to wait loads this count afterwards, and one that makes room loads that one.
+        // `in_flight` and `Totals::waiting` are accessed with SeqCst. A connection that begins to
+        // wait increments `waiting`, then loads `in_flight`; a thread that reduces `in_flight` then
+        // loads `waiting`. At least one of them sees the other's change, so no waiting connection
+        // is missed.
         if now > before {
             self.in_flight.fetch_add(now - before, Ordering::SeqCst);
         } else if now < before {
@@ -71,13 +73,13 @@ impl<T> DestinationLimiter<T> {
         self.in_flight.load(Ordering::SeqCst) < self.limit
     }
 
-    /// Returns whether a connection waits although there is room.
+    /// Returns whether a connection waits although the limit permits another quantum.
     fn can_grant(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.has_room()
     }
 
-    /// Adds a connection to the FIFO. A caller that lets queue pairs send without driving the
-    /// network checks [`DestinationLimiters::can_grant`] afterwards.
+    /// Adds a connection to the FIFO. A caller that does not drive the network afterwards must
+    /// check [`DestinationLimiters::can_grant`].
     pub(crate) fn wait(&self, connection: Arc<T>) {
         let mut waiting = lock(&self.waiting);
         waiting.push_back(connection);
@@ -103,7 +105,7 @@ impl<T> Drop for DestinationLimiter<T> {
     }
 }
 
-/// The limits of all destinations that connections use.
+/// The limiters of all destinations that connections use.
 #[derive(Debug)]
 pub(crate) struct DestinationLimiters<T> {
     all: Mutex<Vec<Weak<DestinationLimiter<T>>>>,
@@ -120,8 +122,8 @@ impl<T> Default for DestinationLimiters<T> {
 }
 
 impl<T> DestinationLimiters<T> {
-    /// Returns the limit of the process in `slot`, whose receive buffer is as large as this
-    /// process's.
+    /// Returns the limiter of the process in `slot`, whose receive buffer is assumed to be as large
+    /// as this process's.
     pub(crate) fn of_slot(&self, slot: u8, receive_buffer: u32) -> Arc<DestinationLimiter<T>> {
         let mut all = lock(&self.all);
         all.retain(|limiter| limiter.strong_count() > 0);
@@ -136,7 +138,7 @@ impl<T> DestinationLimiters<T> {
         })
     }
 
-    /// Returns the number of connections that wait for room.
+    /// Returns the number of connections in all FIFOs.
     pub(crate) fn waiting(&self) -> usize {
         self.totals.waiting.load(Ordering::Relaxed)
     }
@@ -146,14 +148,15 @@ impl<T> DestinationLimiters<T> {
         self.totals.waits.get()
     }
 
-    /// Returns whether a connection waits although there is room.
+    /// Returns whether a connection waits although the limit of its destination permits another
+    /// quantum.
     #[inline]
     pub(crate) fn can_grant(&self) -> bool {
         self.grantable().is_some()
     }
 
-    /// Removes waiting connections from their FIFOs while there is room, and passes each to `send`
-    /// with no lock held. True when there were any.
+    /// Removes waiting connections from their FIFOs while the limits permit, and passes each to
+    /// `send` with no lock held. Returns whether there were any.
     pub(crate) fn grant(&self, mut send: impl FnMut(Arc<T>)) -> bool {
         let mut granted = false;
         while let Some(limiter) = self.grantable() {

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use urxe_proto::time::Time;
 
-/// The way in which the progress thread sleeps.
+/// How long the progress thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Mode {
@@ -31,13 +31,13 @@ pub(crate) enum Mode {
 #[derive(Debug)]
 pub(crate) struct Handoff {
     mode: AtomicU8,
-    /// When the thread wakes by itself, in nanoseconds; 0 while it is awake.
+    /// The time at which the progress thread's sleep ends, in nanoseconds; 0 while it is awake.
     asleep_until: AtomicU64,
-    /// Threads of the program that are in a blocking call.
+    /// The number of the program's threads that are in a blocking call.
     waiters: CachePadded<AtomicUsize>,
-    /// Blocking calls that have ended so far.
+    /// The number of blocking calls that have ended.
     returns: AtomicU64,
-    /// Completion queues that are armed for a notification.
+    /// The number of completion queues that are armed for a notification.
     armed: CachePadded<AtomicUsize>,
 }
 
@@ -52,9 +52,9 @@ impl Handoff {
         }
     }
 
-    /// Counts an armed completion queue, and returns whether the progress thread must be woken. If
-    /// the program sleeps outside urxe's calls, only the progress thread receives the packet that
-    /// causes the notification.
+    /// Increments the number of armed completion queues, and returns whether the progress thread
+    /// must be woken. If the program sleeps outside urxe's calls, only the progress thread receives
+    /// the packet that causes the notification.
     #[must_use]
     pub(crate) fn arm(&self) -> bool {
         self.armed.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +62,8 @@ impl Handoff {
         self.is(Mode::YieldingToPolls)
     }
 
-    /// Counts an armed completion queue off: the notification was given, or is not wanted any more.
+    /// Decrements the number of armed completion queues: the notification was delivered or
+    /// cancelled.
     pub(crate) fn disarm(&self) {
         self.armed.fetch_sub(1, Ordering::Relaxed);
     }
@@ -72,13 +73,13 @@ impl Handoff {
         self.armed.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a thread of the program that begins to wait, and receives meanwhile.
+    /// Increments the number of waiting threads of the program, which receive while they wait.
     pub(crate) fn enter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts such a thread off, and returns whether the progress thread must be woken.
-    /// `polls_memory` says that the program is expected to poll memory next.
+    /// Decrements the number of waiting threads, and returns whether the progress thread must be
+    /// woken. `polls_memory` is whether the program is expected to poll memory next.
     #[must_use]
     pub(crate) fn leave(&self, polls_memory: bool) -> bool {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
@@ -97,9 +98,9 @@ impl Handoff {
         }
     }
 
-    /// Chooses the mode of the next sleep. `polls` says that the program polls all the time,
-    /// `polls_memory` that it polls memory between its calls; `returns` is the caller's state, kept
-    /// from one choice to the next.
+    /// Chooses the mode of the next sleep. `polls` is whether the program polls all the time,
+    /// `polls_memory` whether it polls memory between its calls. `returns` is state that the caller
+    /// keeps from one choice to the next.
     pub(crate) fn choose(&self, polls: bool, polls_memory: bool, returns: &mut u64) -> Mode {
         let now = self.returns.load(Ordering::Relaxed);
         let returned = std::mem::replace(returns, now) != now;
@@ -114,7 +115,7 @@ impl Handoff {
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // A thread that left, or armed, before the store did not know to wake the progress thread.
+        // A thread that left or armed before the store has not woken the progress thread.
         let mode = match mode {
             Mode::Parked if !self.has_waiters() => Mode::YieldingToWaiters,
             Mode::YieldingToPolls if self.is_armed() => Mode::Watching,
@@ -139,7 +140,7 @@ impl Handoff {
     pub(crate) fn fall_asleep(&self, deadline: Time, next: impl FnOnce() -> Time) -> Time {
         self.asleep_until.store(deadline.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // A thread that moved a deadline before the store did not know to wake the progress thread.
+        // A thread that moved a deadline before the store has not woken the progress thread.
         deadline.min(next())
     }
 

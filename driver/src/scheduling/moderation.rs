@@ -17,11 +17,11 @@ pub struct Moderation {
 /// The decision about the event for a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// The event is given now.
+    /// The event is delivered now.
     Notify,
     /// The event waits for more completions, until this time at most.
     WaitUntil(Time),
-    /// The event keeps waiting.
+    /// The event, which is delayed already, continues to wait.
     Wait,
 }
 

@@ -6,44 +6,48 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// The record of the program's polls.
+/// The record of the program's polls. A *poll* is a call of the program that takes completions. If
+/// there are none, it receives packets.
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
-    /// Polls of the program so far.
+    /// The number of polls so far.
     polls: CachePadded<AtomicU64>,
-    /// Threads of the program that are in a post or a poll.
+    /// The number of the program's threads that are in a post or a poll.
     calls: CachePadded<AtomicU32>,
-    /// Posts and polls that have begun so far.
+    /// The number of posts and polls that have begun so far.
     begun: AtomicU64,
+    /// The value of `begun` when the last poll returned a completion.
+    returned: AtomicU64,
     empty: CachePadded<EmptyPolls>,
-    /// Writes of peers to the program's memory that gave no completion, so far.
+    /// The number of peers' writes to the program's memory so far that gave no completion.
     written: CachePadded<AtomicU64>,
     detector: CachePadded<MemoryPollDetector>,
 }
 
-/// The polls that found no completion, and received.
+/// The polls that found no completion in the queue, and therefore received packets.
 #[derive(Debug, Default)]
 struct EmptyPolls {
     count: AtomicU64,
-    /// The length of the current run of those that received nothing either.
+    /// The number of the latest consecutive ones that received no packet either.
     idle: AtomicU32,
-    /// The time at which the current one began; 0 when there is none.
+    /// The time at which the present one began; 0 if no thread is in one.
     since: AtomicU64,
-    /// The sum of their durations, in nanoseconds.
+    /// The sum of their recorded durations, in nanoseconds.
     spent: AtomicU64,
 }
 
 /// The detector of an application that polls memory after it has received a completion.
 #[derive(Debug, Default)]
 struct MemoryPollDetector {
-    /// Misses that are left before the application no longer counts as one that polls memory.
+    /// The number of further misses after which the application no longer counts as one that polls
+    /// memory; 0 if it does not count as one.
     misses: AtomicU32,
-    /// Times that the awaited write arrived.
+    /// The number of awaited writes that have arrived.
     hits: AtomicU64,
-    /// The value of `written` at the last post, or when a write was last taken: the writes that the
-    /// program has seen.
+    /// The value of `written` at the last post, or at the last [`Polling::take_written`]. The
+    /// program has read the memory of these writes.
     taken: AtomicU64,
-    /// The awaited write did not arrive, and the program polls memory now.
+    /// Whether the awaited write did not arrive, so that the program polls memory now.
     is_polling_memory: AtomicBool,
 }
 
@@ -53,7 +57,7 @@ impl Polling {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of polls that found no completion, and received.
+    /// Returns the number of polls that found no completion in the queue.
     pub(crate) fn empty_polls(&self) -> u64 {
         self.empty.count.load(Ordering::Relaxed)
     }
@@ -96,7 +100,8 @@ impl Polling {
         is_new
     }
 
-    /// Notes that the program was found to wait for a packet without receiving.
+    /// Makes the program count as one that polls memory: packets were waiting, and it neither
+    /// received them nor called the library.
     pub(crate) fn found_memory_polls(&self) {
         self.detector.misses.store(MAX_MISSES, Ordering::Relaxed);
     }
@@ -107,7 +112,7 @@ impl Polling {
     }
 
     /// Returns whether the program polls memory for a write that did not arrive in time, and clears
-    /// that.
+    /// the flag.
     pub(crate) fn take_polls_memory(&self) -> bool {
         self.detector
             .is_polling_memory
@@ -120,6 +125,7 @@ impl Polling {
     }
 
     /// Begins a post or a poll of a thread of the program.
+    #[inline]
     pub(crate) fn call(&self) -> Call<'_> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         add(&self.begun, 1);
@@ -129,8 +135,9 @@ impl Polling {
         }
     }
 
-    /// Begins a post of a thread of the program, which has seen the writes before it.
-    /// `leaves_packets_to_polls` says that the progress thread relies on the program's polls.
+    /// Begins a post of a thread of the program. The post answers all writes before it, so these
+    /// are not awaited any more. `leaves_packets_to_polls` says that the progress thread relies on
+    /// the program's polls.
     pub(crate) fn call_to_post(&self, leaves_packets_to_polls: impl FnOnce() -> bool) -> Call<'_> {
         let mut call = self.call();
         let misses_left = self.detector.misses.load(Ordering::Relaxed);
@@ -142,16 +149,33 @@ impl Polling {
     }
 
     /// Counts a poll.
+    #[inline]
     pub(crate) fn polled(&self) {
         add(&self.polls, 1);
     }
 
-    /// Runs `work` as a poll that found no completion, and returns its result. `work` returns
-    /// whether there was any; if there was none and its second argument is true, it yields the
-    /// processor.
+    /// Records that the poll which began last returns a completion.
+    pub(crate) fn returned(&self) {
+        self.returned.store(self.calls(), Ordering::Relaxed);
+    }
+
+    /// Returns whether the poll that began last directly follows one that returned a completion.
     ///
-    /// Records the duration, except for the first [`SPINS_BEFORE_YIELD`] polls in a row that find no
-    /// work: these are short, and the clock would be a tenth of their cost.
+    /// The program then drains its queue, and handles what it got when the queue is empty: it posts
+    /// the next receives, for one. If such a poll received packets, the queue of a fast peer would
+    /// never be empty.
+    pub(crate) fn drains(&self) -> bool {
+        self.calls()
+            .wrapping_sub(self.returned.load(Ordering::Relaxed))
+            == 1
+    }
+
+    /// Runs `work`, which receives packets, as a poll that found no completion, and returns its
+    /// result: whether it received any. If it receives none and its second argument is true, it
+    /// yields the processor.
+    ///
+    /// Records the duration, except for the first [`SPINS_BEFORE_YIELD`] consecutive polls that
+    /// receive nothing: these are short, and reading the clock would be a tenth of their cost.
     pub(crate) fn empty_poll(&self, work: impl FnOnce(Time, bool) -> bool) -> bool {
         let EmptyPolls {
             count,
@@ -205,15 +229,15 @@ pub(crate) struct AwaitedWrite<'a> {
     empty_polls: u32,
 }
 
-/// The state of the wait for a write.
+/// The next step of a wait for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Awaited {
     /// The caller polls once, and calls [`AwaitedWrite::polled`].
     Poll,
     /// The write has arrived.
     Arrived,
-    /// No write arrived. The caller wakes the progress thread, which receives for the program now.
-    /// Otherwise it would notice only after packets had waited.
+    /// No write arrived in time. The caller wakes the progress thread, which now receives for the
+    /// program. Without the wake-up the thread would receive only at its next check.
     Missed,
 }
 
@@ -238,6 +262,7 @@ impl AwaitedWrite<'_> {
     }
 
     /// Records a poll, and whether it received packets: more of the same message may follow.
+    #[inline]
     pub(crate) fn polled(&mut self, worked: bool) {
         if worked {
             self.empty_polls = match urxe_net::now().since(self.begun) >= WRITE_TIMEOUT {
@@ -287,6 +312,23 @@ mod tests {
         polling.wrote();
         assert!(polling.take_written());
         assert!(!polling.take_written());
+    }
+
+    #[test]
+    fn one_poll_after_a_completion_finds_the_end_of_the_queue() {
+        let polling = Polling::default();
+        drop(polling.call());
+        drop(polling.call());
+        assert!(!polling.drains());
+        polling.returned();
+        drop(polling.call());
+        assert!(polling.drains());
+        drop(polling.call());
+        assert!(!polling.drains());
+        polling.returned();
+        drop(polling.call_to_post(|| true));
+        drop(polling.call());
+        assert!(!polling.drains(), "an answer to the message may arrive");
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Timers {
         Time(self.next.load(Ordering::Acquire))
     }
 
-    /// Adds a deadline. True when it is now the earliest.
+    /// Adds a deadline. Returns whether it is now the earliest.
     pub(crate) fn add(&self, qpn: Qpn, at: Time) -> bool {
         let mut heap = lock(&self.heap);
         heap.push(Reverse((at, qpn.get())));

@@ -191,21 +191,21 @@ impl Work {
     /// All objects of `harness` must be live.
     unsafe fn call(&self, harness: &mut Harness) {
         match self {
-            // SAFETY: all objects are live, as the section Safety requires; here and below.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Work::Send { qp, requests } => unsafe { send(harness, *qp, requests) },
             Work::Receive {
                 queue,
                 which,
                 requests,
             } => {
-                // SAFETY: all objects are live.
+                // SAFETY: all objects are live: the caller's contract, section Safety.
                 unsafe { receive(harness, *queue, *which, requests) };
             }
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Work::Build { qp, calls, abort } => unsafe { build(harness, *qp, calls, *abort) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Work::Poll { cq, count } => unsafe { poll(harness, *cq, *count) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Work::PollEx { cq, count, mask } => unsafe { poll_ex(harness, *cq, *count, *mask) },
             Work::Notify { cq, solicited } => {
                 if let Some(notify) = harness.ops().context.ops.req_notify_cq {

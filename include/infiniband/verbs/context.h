@@ -86,7 +86,7 @@ struct verbs_ex_private;
 #endif
 
 /*
- * Functions of an opened device. Slots that begin with _compat are dead, but for the two queries.
+ * Functions of an opened device. Members that begin with _compat are unused, except the two queries.
  */
 struct ibv_context_ops {
     int (*_compat_query_device)(struct ibv_context *context, struct ibv_device_attr *device_attr);

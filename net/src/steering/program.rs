@@ -10,14 +10,14 @@ use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
 
-/// The socket number of each slot.
+/// The index of each slot's socket in the reuseport group.
 pub(crate) type Order = BTreeMap<u8, u16>;
 
 /// Returns the program. Its input is a UDP payload, whose first 12 bytes are the BTH; its result is
-/// the number of the socket. A datagram too short for a load goes to the first socket.
+/// the index of the socket. A datagram too short for a load goes to the first socket.
 ///
-/// `others` is the socket for slots that are not in the order. The process that attaches the
-/// program names its own: it reads that socket and forwards the datagrams of other processes. The
+/// `others` is the index for slots that `order` lacks. The process that attaches the program passes
+/// that of its own socket: it reads that socket and forwards the datagrams of other processes. The
 /// kernel's hash might choose the socket of a stopped process.
 pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -39,7 +39,7 @@ pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter>
     const MAD_ATTRIBUTE: u32 = MAD + 16;
     const SIDR_REQUEST_ID: u32 = MAD + MadHeader::LEN as u32;
     const REMOTE_COMM_ID: u32 = SIDR_REQUEST_ID + 4;
-    /// A number that no socket has, so the kernel's hash decides.
+    /// An unused index: the kernel's hash selects the socket.
     const ANY: u32 = u32::MAX;
 
     // Jumps over `jt` instructions if the comparison is true, over `jf` if it is false.
@@ -93,7 +93,7 @@ const _: () = {
     assert!(offset_of!(Program, filter) == offset_of!(libc::sock_fprog, filter));
 };
 
-/// Attaches the program for an order to the group of `socket`; see [`code`] for `others`.
+/// Attaches the program for `order` to the reuseport group of `socket`; see [`code`] for `others`.
 pub(crate) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>) -> io::Result<()> {
     let code = code(order, others);
     let program = Program {

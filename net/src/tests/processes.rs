@@ -357,7 +357,7 @@ fn stopped_process_does_not_delay_the_others_and_continues() {
     let mut all: Vec<Server> = (0..3).map(|_| Server::start(address)).collect();
     client.send_until_steered(&mut all);
     all[0].halt();
-    // Meanwhile the order changes: one process ends, one starts.
+    // Meanwhile the socket indices change: one process ends, one starts.
     all.remove(1).kill();
     let open = client.send_requests(&mut all[..1], 8);
     all.push(Server::start(address));

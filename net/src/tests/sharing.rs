@@ -18,7 +18,7 @@ fn processes_with_different_slots_share_an_address() {
             n.iter().all(|n| n.got.len() == (round as usize + 1) * 10)
         });
     }
-    // By now all processes know the order, and nothing is forwarded any more.
+    // All processes have learnt the indices, and nothing is forwarded any more.
     let forwarded = |all: &[&mut Node]| -> u64 {
         let out = |n: &&mut Node| n.shared.counters().forwarded_out.get();
         all.iter().map(out).sum()
@@ -47,7 +47,7 @@ fn new_order_is_learnt_after_a_socket_closes() {
         .collect();
     let mut other = Node::new(own_address(), Options::default());
     settle(&mut nodes.iter_mut().collect::<Vec<_>>());
-    // The last socket takes the number of the first. The new socket takes that of the last.
+    // The last socket takes the index of the first. The new socket takes that of the last.
     drop(nodes.remove(0));
     nodes.push(Node::new(address, Options::default()));
     let mut all: Vec<&mut Node> = nodes.iter_mut().collect();

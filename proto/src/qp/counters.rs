@@ -48,6 +48,9 @@ counters! {
     out_of_sequence,
     /// Requests received after a gap, queued, and executed once the gap was filled.
     out_of_order_executed,
+    /// Messages that found no receive, and waited for one before they were executed or answered with
+    /// an RNR NAK.
+    receives_awaited,
     /// RNR NAKs sent.
     rnr_naks_sent,
     /// RNR NAKs received.
@@ -62,17 +65,17 @@ counters! {
     remote_access_naks_sent,
     /// Fatal NAKs sent with the code remote operational error.
     remote_operation_naks_sent,
-    /// Times that responses exceeded what could be sent at once, so that the rest was deferred.
+    /// How often responses exceeded what could be sent at once, so that the rest was deferred.
     responses_deferred,
     /// Probe packets: single retransmissions after some round trips without an acknowledgement.
     probes,
     /// Timeouts that led to a retransmission.
     timeouts,
-    /// Times that an acknowledgement covered a READ or atomic whose response was missing.
+    /// How often an acknowledgement covered a READ or atomic whose response was missing.
     responses_lost,
-    /// Times that `retry_cnt` was exhausted.
+    /// How often `retry_cnt` was exhausted.
     retries_exceeded,
-    /// Times that `rnr_retry` was exhausted.
+    /// How often `rnr_retry` was exhausted.
     rnr_retries_exceeded,
     /// Responses received that match no outstanding request.
     stale_responses,

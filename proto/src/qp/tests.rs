@@ -1,5 +1,6 @@
 //! Tests of the transition table against the specification.
 
+use super::transition::check_transition;
 use super::*;
 
 const RC_INIT: AttrMask = AttrMask::PKEY_INDEX

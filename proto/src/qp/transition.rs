@@ -1,7 +1,8 @@
 //! The transition table: for each transition and service, the required and the optional attributes
 //! (10.3.1, 11.2.4.2, table 91).
 
-use super::{AttrMask, QpState, QpType};
+use super::mask::AttrMask;
+use super::state::{QpState, QpType};
 
 /// Why a change of state or attributes was refused. Verbs programs get EINVAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

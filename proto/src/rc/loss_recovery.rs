@@ -181,6 +181,7 @@ impl LossRecovery {
 
     /// Handles progress of the acknowledgements; `outstanding` is whether packets remain in
     /// flight.
+    #[inline]
     pub(super) fn progressed(&mut self, now: Time, outstanding: bool) {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
@@ -371,6 +372,7 @@ impl LossRecovery {
 
     /// The delay of the next probe, or of a full retransmission if a probe was sent since the last
     /// progress.
+    #[inline]
     fn probe_interval(&self) -> Duration {
         let interval = match self.round_trip.timeout {
             None => INITIAL_TIMEOUT,

@@ -38,6 +38,7 @@ use out_of_order::OutOfOrder;
 use requester::{Outcome, Requester};
 use responder::Responder;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The parameters with which a reliable connected queue pair is created.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,11 @@ pub struct RcConfig {
     /// The limit of the out-of-order queue's memory, in bytes; with 0, packets behind a gap are
     /// dropped. The peer's window plus room for headers suffices.
     pub out_of_order_bytes: u32,
+    /// The longest time for which a message that finds no receive waits for one in the out-of-order
+    /// queue, before it is answered with an RNR NAK; with zero it does not wait. At most half of
+    /// the local ACK timeout is used. With a wait, [`RcQp::receive_posted`] must be called for each
+    /// receive.
+    pub receive_timeout: Duration,
     /// The congestion control algorithm.
     pub congestion: Algorithm,
 }
@@ -89,7 +95,10 @@ impl RcQp {
                 config.congestion,
                 config.window,
             )?,
-            responder: Responder::new(OutOfOrder::new(config.out_of_order_bytes)),
+            responder: Responder::new(
+                OutOfOrder::new(config.out_of_order_bytes),
+                config.receive_timeout,
+            ),
             requests_first: false,
             cnp_due: false,
             cnp_scheduled_at: None,
@@ -167,20 +176,27 @@ impl RcQp {
         host: &mut H,
     ) -> Result<(), PostError> {
         self.base.check_post(wr)?;
-        let mut wr = *wr;
-        if self.base.service() != QpType::XrcIni {
-            wr.dest = None;
-        } else if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() {
-            return Err(PostError::Destination);
+        if self.base.service() == QpType::XrcIni {
+            if !wr.op.is_local() && wr.dest.and_then(Destination::srq).is_none() {
+                return Err(PostError::Destination);
+            }
+        } else if wr.dest.is_some() {
+            let wr = SendWr { dest: None, ..*wr };
+            return self.base.post_send(&wr, now, host, &mut self.requester);
         }
-        self.base.post_send(&wr, now, host, &mut self.requester)
+        self.base.post_send(wr, now, host, &mut self.requester)
     }
 
     /// Reports that a receive was posted to the queue pair's own queue.
     ///
-    /// In the error state it is flushed at once.
-    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
+    /// A message that waits for it is executed. In the error state the receive is flushed at once.
+    pub fn receive_posted<H: Host>(&mut self, now: Time, host: &mut H) {
         self.base.receive_posted(host);
+        let (mut cx, recovery) = (self.base.context(now), self.requester.recovery());
+        let outcome = self.responder.receive_posted(&mut cx, recovery, host);
+        if outcome != Outcome::Continue {
+            self.conclude(outcome, now, host);
+        }
     }
 
     /// Handles a packet for this queue pair whose ICRC is valid.
@@ -304,7 +320,7 @@ impl RcQp {
 
     /// Runs the timers that have expired at `now`.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.responder.expire(now);
+        self.responder.expire(&mut self.base.context(now));
         if self.base.attr.state.initiates() {
             let mut cx = self.base.context(now);
             let outcome = self.requester.expire(&mut cx, host);
@@ -413,6 +429,16 @@ impl RcQp {
             true => self.requester.in_flight() * self.base.attr.path_mtu.bytes() as u32,
             false => 0,
         }
+    }
+
+    /// The congestion window in packets.
+    pub fn congestion_window(&self) -> u32 {
+        self.requester.congestion_window()
+    }
+
+    /// The smoothed round-trip time (RFC 6298); `None` before the first sample.
+    pub fn smoothed_round_trip(&self) -> Option<Duration> {
+        self.requester.recovery().smoothed_round_trip()
     }
 
     /// Schedules the final ACK flush of a queue pair that is about to be destroyed.

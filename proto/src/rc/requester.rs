@@ -147,6 +147,11 @@ impl Requester {
         window
     }
 
+    /// The congestion window in packets.
+    pub(super) fn congestion_window(&self) -> u32 {
+        self.window.packets()
+    }
+
     /// The loss recovery, whose estimates the responder uses too.
     pub(super) fn recovery(&self) -> &LossRecovery {
         &self.recovery
@@ -170,6 +175,7 @@ impl Requester {
             && !self.needs_quantum()
     }
 
+    #[inline]
     pub(super) fn deadline(&self) -> Time {
         self.recovery.deadline()
     }
@@ -266,6 +272,7 @@ impl Requester {
     }
 
     /// The number of PSNs that may be used at the cursor now.
+    #[inline]
     fn room(&self, cursor: SendCursor) -> u32 {
         self.window_room(cursor).min(self.quantum_room(cursor))
     }
@@ -283,6 +290,7 @@ impl Requester {
     }
 
     /// The number of PSNs in flight.
+    #[inline]
     pub(super) fn in_flight(&self) -> u32 {
         self.cursor.in_flight(self.una)
     }
@@ -346,6 +354,7 @@ impl Requester {
     ///
     /// It should if the application waits for the completion, or no packet with AckReq follows
     /// soon.
+    #[inline]
     fn ends_burst(&self, attr: &QpAttr, cursor: SendCursor, wqe: &SendWqe) -> bool {
         let next = cursor.index + 1;
         if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {

@@ -36,7 +36,7 @@ enum Refusal {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     expected: Psn,
-    /// Packets up to the next first or last one belong to a dropped message, which has been
+    /// Whether packets up to the next first or last one belong to a dropped message, which has been
     /// counted.
     skipping: bool,
 }

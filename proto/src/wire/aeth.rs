@@ -149,6 +149,7 @@ impl Credits {
     pub const INVALID: Credits = Credits(31);
 
     /// Encodes `count` receives, rounded down to the nearest code.
+    #[inline]
     pub const fn from_count(count: u32) -> Self {
         match count {
             0..=3 => Credits(count as u8),

@@ -81,7 +81,8 @@ fn resolve(target: &Target, is_due: impl Fn(Deferred) -> bool) {
         };
         copy((Side::Kernel, tcp), (Side::Rdma, rsocket));
         target.replace(Kind::Rsocket, rsocket);
-        // SAFETY: this process uses the number no more. A parent may still have the connection.
+        // SAFETY: no other code of this process uses the number any more: `replace` has removed it
+        // from the target. A parent may still have the connection.
         unsafe {
             libc::shutdown(tcp, libc::SHUT_RDWR);
             close_descriptor(tcp);

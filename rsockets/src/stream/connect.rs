@@ -59,6 +59,17 @@ impl StreamSocket {
         }
     }
 
+    /// Accepts a connection; `None` if there is none.
+    ///
+    /// # Errors
+    /// `EBADF` if the socket does not listen.
+    pub fn try_accept(&self) -> Result<Option<Arc<StreamSocket>>, Error> {
+        match lock(&self.state).phase {
+            Phase::Listening => Ok(self.arrivals.take()),
+            _ => Err(Errno::BADF.into()),
+        }
+    }
+
     /// Connects to a peer; waits for the result unless the socket is nonblocking.
     ///
     /// # Errors

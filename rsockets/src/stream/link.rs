@@ -307,6 +307,27 @@ impl Link {
         Ok(())
     }
 
+    /// Shuts down one or both directions without waiting, see [`super::StreamSocket::try_shut_down`].
+    ///
+    /// # Errors
+    /// `EAGAIN` until the message could be sent and sent data has arrived.
+    pub fn try_shut_down(&self, how: Shutdown, announced: &mut bool) -> Result<(), Error> {
+        if !*announced {
+            let mut end = self.wait(true, |stream| {
+                stream.has_control_slot() || stream.phase() != Phase::Connected
+            })?;
+            let notice = end.stream.as_mut().and_then(|stream| stream.shut_down(how));
+            if let Some(control) = notice {
+                end.notify(|stream| stream.send_control(control));
+            }
+            drop(end);
+            *announced = true;
+            self.waiters.wake();
+        }
+        drop(self.wait(true, Stream::is_drained)?);
+        Ok(())
+    }
+
     /// Sends a keep-alive probe.
     pub fn keep_alive(&self) {
         let mut end = lock(&self.end);

@@ -299,6 +299,24 @@ impl StreamSocket {
         Ok(())
     }
 
+    /// Shuts down one or both directions like [`StreamSocket::shut_down`], without waiting.
+    ///
+    /// `announced` is whether an earlier call has sent the message about it to the peer.
+    ///
+    /// # Errors
+    /// `EAGAIN` until sent data has arrived: the caller repeats the call.
+    pub fn try_shut_down(&self, how: Shutdown, announced: &mut bool) -> Result<(), Error> {
+        let link = self.link()?;
+        if how != Shutdown::Read {
+            self.service.end_keep_alive(self);
+        }
+        link.try_shut_down(how, announced)?;
+        if link.phase() != LinkPhase::Connected {
+            self.id.disconnect()?;
+        }
+        Ok(())
+    }
+
     /// Closes the socket after sent data has arrived.
     pub fn close(&self) {
         if self.process != process::id() {

@@ -82,7 +82,7 @@ impl Engine {
         self.transmit(&mut acks);
     }
 
-    /// Models `Qp::send_held`.
+    /// Models `Qp::send_delayed_ack`.
     fn send_delayed_ack(&self, qp: &Qp) {
         let mut acks = lock(&qp.0);
         if acks.delayed_ack.unlist() {

@@ -15,6 +15,7 @@ pub mod notifications;
 pub mod operations;
 pub mod progress;
 pub mod queues;
+pub mod receives;
 mod system;
 
 /// The counterpart of the driver's `sync`, with loom's types.
@@ -53,6 +54,9 @@ mod limits;
 #[allow(dead_code, reason = "the models do not use moderation")]
 #[path = "../../../driver/src/scheduling/moderation.rs"]
 mod moderation;
+
+#[path = "../../../driver/src/queues/qp/receive_ring.rs"]
+mod receive_ring;
 
 #[allow(
     dead_code,

@@ -46,7 +46,7 @@ fn run<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
 struct Cq {
     tasks: Arc<Tasks<u64>>,
     driver: Mutex<Driver>,
-    /// As `watch` of the Rust API's completion queue.
+    /// Models `watch` of the Rust API's completion queue.
     watch: Mutex<()>,
 }
 
@@ -54,7 +54,7 @@ struct Cq {
 struct Driver {
     completed: VecDeque<u64>,
     is_armed: bool,
-    /// The channel has an event that the reactor has not reported.
+    /// Whether the channel has an event that the reactor has not reported.
     edge: bool,
     reactor: Option<Waker>,
 }
@@ -92,7 +92,7 @@ impl Cq {
         }
     }
 
-    /// As `CompletionQueue::distribute` does.
+    /// Models `CompletionQueue::distribute`.
     fn distribute(&self) {
         loop {
             let completed = lock(&self.driver).completed.pop_front();
@@ -103,7 +103,7 @@ impl Cq {
         }
     }
 
-    /// As `CompletionQueue::watch` does.
+    /// Models `CompletionQueue::watch`.
     fn watch(&self) {
         let _watch = lock(&self.watch);
         if self.tasks.is_watched() {
@@ -123,7 +123,7 @@ impl Cq {
         self.tasks.notify();
     }
 
-    /// As `CompletionQueue::poll_operation` does.
+    /// Models `CompletionQueue::poll_operation`.
     fn poll(&self, id: u64, waker: &Waker) -> Poll<u64> {
         if let Poll::Ready(done) = self.tasks.poll(id, waker) {
             return Poll::Ready(done);
@@ -198,7 +198,7 @@ impl WorkQueue {
         !std::mem::replace(&mut *lock(&self.is_full), true)
     }
 
-    /// As `CompletionQueue::take` and `deliver` do.
+    /// Models `CompletionQueue::take` and `deliver`.
     fn complete(&self) {
         *lock(&self.is_full) = false;
         if self.room.any() {
@@ -206,7 +206,7 @@ impl WorkQueue {
         }
     }
 
-    /// As `Operation::poll_post` does.
+    /// Models `Operation::poll_post`.
     fn poll_post(&self, ticket: &mut Option<u64>, waker: &Waker) -> Poll<()> {
         if !self.post() {
             *ticket = Some(self.room.wait(*ticket, waker));

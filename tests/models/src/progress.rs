@@ -117,7 +117,7 @@ pub fn thread_wakes_at_the_earliest_deadline() {
             if until == FIRST {
                 break;
             }
-            // The earliest deadline is not set yet. The thread that sets it must ring the bell.
+            // The earliest deadline is not set yet. The thread that sets it must wake this one.
             engine.wakeup.wait();
             engine.handoff.wake_up();
         }

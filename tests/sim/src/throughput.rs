@@ -583,6 +583,7 @@ impl Endpoint {
             signal_all: true,
             window: WINDOW,
             out_of_order_bytes,
+            receive_timeout: Duration::ZERO,
             congestion: algorithm,
         };
         let mut end = Endpoint {
@@ -623,7 +624,7 @@ impl Endpoint {
                 .expect("the transition is legal");
         }
         for _ in 0..depth {
-            end.post_receive();
+            end.post_receive(Time(0));
         }
         end
     }
@@ -637,11 +638,11 @@ impl Endpoint {
         }]
     }
 
-    fn post_receive(&mut self) {
+    fn post_receive(&mut self, now: Time) {
         if let Work::Send(_) = self.work {
             let buffer = self.buffer();
             self.host.receives.post(0, &buffer).expect("there is room");
-            self.qp.receive_posted(&mut self.host);
+            self.qp.receive_posted(now, &mut self.host);
         }
     }
 
@@ -697,7 +698,7 @@ impl Endpoint {
             self.post(now);
         }
         while self.host.receptions.pop_front().is_some() {
-            self.post_receive();
+            self.post_receive(now);
         }
     }
 }

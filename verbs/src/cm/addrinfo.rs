@@ -1,12 +1,13 @@
 //! Name resolution by the C library's resolver.
 
 use std::ffi::{c_char, c_int};
-use std::mem::size_of;
 use std::ptr;
 
 use libc::{addrinfo, sockaddr, socklen_t};
 
-use super::id::{Resolving, complete, id_of};
+use super::addrinfo_list::{AddrinfoList, copy, free_list};
+use super::id::{Resolving, id_of};
+use super::synchronous::complete;
 use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
@@ -21,81 +22,6 @@ enum Failure {
 impl From<Errno> for Failure {
     fn from(error: Errno) -> Self {
         Self::Errno(error)
-    }
-}
-
-/// A list of results, freed when dropped.
-pub(super) struct Found(*mut rdma_addrinfo);
-
-// SAFETY: the list is owned exclusively, and any thread may free it.
-unsafe impl Send for Found {}
-
-impl Found {
-    /// Passes the list to the application, which frees it.
-    pub fn into_raw(self) -> *mut rdma_addrinfo {
-        let list = self.0;
-        std::mem::forget(self);
-        list
-    }
-
-    /// Returns a list of one zeroed entry.
-    fn new() -> Result<Found, Errno> {
-        Ok(Found(allocate(size_of::<rdma_addrinfo>())?.cast()))
-    }
-
-    fn entry(&mut self) -> &mut rdma_addrinfo {
-        // SAFETY: the entry was allocated with its size and zeroed, which is a valid value. `self`
-        // owns it exclusively.
-        unsafe { &mut *self.0 }
-    }
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        // SAFETY: the list was allocated here and was not passed to the application.
-        unsafe { free_list(self.0) };
-    }
-}
-
-/// Allocates zeroed memory with the C library.
-///
-/// Applications store pointers to memory of their own in these structures; one `free` fits all.
-fn allocate(len: usize) -> Result<*mut u8, Errno> {
-    // SAFETY: `calloc` accepts any size.
-    let memory = unsafe { libc::calloc(1, len) };
-    match memory.is_null() {
-        true => Err(Errno(libc::ENOMEM)),
-        false => Ok(memory.cast()),
-    }
-}
-
-/// # Safety
-/// `from` must point to `len` readable bytes.
-unsafe fn copy(from: *const u8, len: usize) -> Result<*mut u8, Errno> {
-    let memory = allocate(len)?;
-    // SAFETY: `from` points to `len` readable bytes: the caller's contract, section Safety.
-    // `memory` has `len` bytes and is new.
-    unsafe { ptr::copy_nonoverlapping(from, memory, len) };
-    Ok(memory)
-}
-
-/// # Safety
-/// `list` must be null or an unshared list whose members are null or allocated by the C library.
-unsafe fn free_list(mut list: *mut rdma_addrinfo) {
-    while !list.is_null() {
-        // SAFETY: `list` is not null, and it and its members were allocated by the C library: the
-        // caller's contract, section Safety.
-        unsafe {
-            let entry = list.read();
-            libc::free(entry.ai_connect);
-            libc::free(entry.ai_route);
-            libc::free(entry.ai_src_canonname.cast());
-            libc::free(entry.ai_dst_canonname.cast());
-            libc::free(entry.ai_src_addr.cast());
-            libc::free(entry.ai_dst_addr.cast());
-            libc::free(list.cast());
-            list = entry.ai_next;
-        }
     }
 }
 
@@ -219,7 +145,7 @@ unsafe fn find(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
-) -> Result<Found, Failure> {
+) -> Result<AddrinfoList, Failure> {
     let hints = match hints.is_null() {
         true => None,
         // SAFETY: `hints` is not null and readable: the caller's contract, section Safety.
@@ -232,7 +158,7 @@ unsafe fn find(
         // A subnet administrator would have to be queried, and RoCE has none.
         return Err(Errno(libc::EOPNOTSUPP).into());
     }
-    let mut found = Found::new()?;
+    let mut found = AddrinfoList::new()?;
     if !node.is_null() || !service.is_null() {
         // SAFETY: `node` and `service` are null or C strings: the caller's contract, section
         // Safety.

@@ -10,9 +10,10 @@ use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::Qpn;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
-use super::address::update_addresses;
-use super::id::{Identifier, complete, forget_event, id_of};
+use super::id::{Identifier, forget_event, id_of};
 use super::qp;
+use super::route::update_addresses;
+use super::synchronous::complete;
 use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;

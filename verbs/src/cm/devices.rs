@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urxe_driver::Device;
 use urxe_driver::per_process::PerProcess;
 
-use crate::context::ibv_open_device;
 use crate::device::{device_of, ibv_free_device_list, ibv_get_device_list};
 use crate::entry;
 use crate::errno::{self, Errno};
 use crate::ffi::*;
+use crate::open::ibv_open_device;
 use crate::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::xrcd::{close_xrcd, open_xrcd};
 

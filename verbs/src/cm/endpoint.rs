@@ -11,6 +11,7 @@ use super::event;
 use super::id::{self, PassiveQpAttr, id_of};
 use super::qp;
 use super::srq;
+use super::synchronous;
 use crate::cancellation;
 use crate::entry;
 use crate::errno::Errno;
@@ -81,7 +82,7 @@ unsafe fn prepare(
         }
         address::resolve(id, res.ai_src_addr, res.ai_dst_addr)?;
         id_of(id)?.driver.resolve_route()?;
-        id::complete(id)?;
+        synchronous::complete(id)?;
         if !qp_init_attr.is_null() {
             qp::create_plain(id, pd, qp_init_attr)?;
         }

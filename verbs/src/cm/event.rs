@@ -6,37 +6,25 @@ use std::sync::Arc;
 
 use urxe_driver::cm::channel::Details;
 use urxe_driver::cm::multicast::Group;
-use urxe_driver::cm::{Event, EventChannel, EventKind, Id};
+use urxe_driver::cm::{Event, EventChannel, EventKind};
 use urxe_driver::path;
 use urxe_driver::waiting::Waiting;
 
-use super::address::{update_addresses, update_path};
 use super::channel::channel_of;
+use super::held_event::{EventState, acknowledge};
 use super::id::{Identifier, RequestedLimits, adopt, destroy, id_handle, id_of};
 use super::qp;
-use crate::attributes::to_ibv_ah_attr;
+use super::route::{update_addresses, update_path};
 use crate::cancellation;
 use crate::entry;
 use crate::errno::{self, Errno};
 use crate::ffi::*;
 use crate::multicast::ibv_attach_mcast;
-use crate::object::{self, Handle};
+use crate::object;
+use crate::qp::to_ibv_ah_attr;
 
 /// The longest time that the end of a process takes, in milliseconds.
 const EXIT_SLEEP_MS: c_int = 1000;
-
-impl Handle for rdma_cm_event {
-    type State = EventState;
-}
-
-/// The library's part of an event that the application has taken.
-pub(crate) struct EventState {
-    /// The identifier whose destruction waits for the acknowledgement; the group likewise.
-    owner: Arc<Id>,
-    group: Option<Arc<Group>>,
-    /// The bytes that the event's `private_data` points to.
-    private_data: Vec<u8>,
-}
 
 /// Takes the next event of a channel, waiting unless the descriptor has `O_NONBLOCK`.
 ///
@@ -324,20 +312,6 @@ fn to_event_param(details: &Details, private_data: &mut Vec<u8>) -> rdma_cm_even
             rdma_cm_event_param { ud }
         }
     }
-}
-
-/// Acknowledges and frees an event.
-///
-/// # Safety
-/// `event` must have been returned to the application and not be acknowledged yet.
-pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
-    // SAFETY: `event` was made by this library and is freed only here, once: the caller's contract,
-    // section Safety.
-    let state = unsafe { object::free(event) };
-    if let Some(group) = &state.group {
-        group.acks.acknowledge(1);
-    }
-    state.owner.acks.acknowledge(1);
 }
 
 /// # Safety

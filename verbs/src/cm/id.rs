@@ -1,4 +1,4 @@
-//! Identifiers (`rdma_cm_id`): creation, destruction, and the waiting of synchronous ones.
+//! Identifiers (`rdma_cm_id`): their state, creation and destruction.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,9 +9,10 @@ use urxe_driver::cm::channel::Ece;
 use urxe_driver::cm::id::{Service, Transport};
 use urxe_driver::cm::{Id, PortSpace};
 
+use super::addrinfo_list::AddrinfoList;
 use super::channel::{self, channel_of};
 use super::devices::DeviceUse;
-use super::event::{acknowledge, next_event};
+use super::held_event::acknowledge;
 use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
@@ -66,7 +67,7 @@ pub(super) enum Resolving {
     #[default]
     No,
     /// The application has not fetched the result.
-    Done(super::addrinfo::Found),
+    Done(AddrinfoList),
 }
 
 impl Identifier {
@@ -245,33 +246,6 @@ pub(super) unsafe fn forget_event(id: *mut rdma_cm_id) {
             acknowledge(event.read());
             event.write(ptr::null_mut());
         }
-    }
-}
-
-/// Waits for the event that completes a call, if the identifier is synchronous.
-///
-/// # Errors
-/// The error that the event reports.
-///
-/// # Safety
-/// `id` must be a live identifier.
-pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: `id` is a live identifier: the caller's contract, section Safety.
-    if !unsafe { id_of(id) }?.lock().synchronous {
-        return Ok(());
-    }
-    // SAFETY: `id` is live: the caller's contract, section Safety. Its members are accessed through
-    // raw pointers. The event was just returned and is not acknowledged yet.
-    let (event, status) = unsafe {
-        forget_event(id);
-        let event = next_event((&raw const (*id).channel).read())?;
-        (&raw mut (*id).event).write(event);
-        ((*event).event, (*event).status)
-    };
-    match (event, status) {
-        (_, 0) => Ok(()),
-        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
-        (_, status) => Err(Errno(status.abs())),
     }
 }
 

@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use libc::sockaddr;
 
-use super::address::read_address;
-use super::id::{complete, id_of};
+use super::id::id_of;
+use super::sockaddr::read_address;
+use super::synchronous::complete;
 use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;

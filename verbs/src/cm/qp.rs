@@ -8,14 +8,13 @@ use urxe_driver::qp::QpCap;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
 use super::id::id_of;
-use crate::attributes::to_ibv_qp_attr;
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::context::context_of;
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::entry;
 use crate::errno::{self, Errno};
 use crate::ffi::*;
-use crate::qp::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp, to_ibv_qp_attr};
 
 /// Returns the identifier's attributes for a transition to `state`, in verbs terms.
 ///

@@ -24,7 +24,7 @@ impl Printed {
         }
     }
 
-    /// Adds a text; whether it is to be printed, that is, was absent and there was space for it.
+    /// Adds a text. Returns whether to print it: it was absent, and there was space for it.
     pub(super) fn insert(&self, text: &str) -> bool {
         // 0 marks a free slot.
         let hash = self

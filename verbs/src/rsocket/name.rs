@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-use super::socket_of;
-use crate::cm::address::{read_address, to_sockaddr};
+use super::lookup::socket_of;
+use crate::cm::sockaddr::{read_address, to_sockaddr};
 use crate::entry;
 use crate::errno::{self, Errno};
 use urxe_rsockets::Socket;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{linger, socklen_t};
 
-use super::socket_of;
+use super::lookup::socket_of;
 use crate::entry;
 use crate::errno::{self, Errno};
 use urxe_rsockets::settings::Settings;

@@ -8,8 +8,9 @@ use urxe_driver::Mr;
 use urxe_proto::host::Access;
 use urxe_proto::rsocket::stream::Shutdown;
 
+use super::epoll;
+use super::lookup::{socket_of, stream_of};
 use super::name::{read_name, write_name};
-use super::{epoll, socket_of, stream_of};
 use crate::entry;
 use crate::errno::Errno;
 use urxe_rsockets::{self as sockets, DatagramSocket, Socket, StreamSocket};

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::data::Pieces;
+use super::lookup::{socket_of, stream_of};
 use super::name::{read_name, write_name};
-use super::{socket_of, stream_of};
 use crate::entry;
 use crate::errno::Errno;
 use urxe_rsockets::Socket;

@@ -70,7 +70,7 @@ impl Table {
 fn layer(object: &str, function: &str) -> String {
     let file = object.rsplit('/').next().unwrap_or_default();
     let has = |parts: &[&str]| parts.iter().any(|part| function.contains(part));
-    if file.starts_with("liburxe") {
+    if file.starts_with("liburxe") || file == "urxe-polled" {
         return match crate_of(function) {
             Some("core" | "alloc") => "std".to_owned(),
             Some(name) => name.to_owned(),

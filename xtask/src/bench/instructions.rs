@@ -1,10 +1,11 @@
 //! `cargo xtask bench --instructions`: user-space instructions of small operations.
 //!
 //! valgrind's callgrind counts the instructions of the thread of a client that calls the verbs. Two
-//! runs with different numbers of operations are subtracted, so that connecting does not count. A
-//! round trip repeats to 0.5%, a polled SEND to 2%, a polled receive to 6% on a busy machine, while
-//! times vary by a tenth. So each is measured several times.
+//! runs with different numbers of operations are subtracted, so that connecting does not count. An
+//! empty poll and a round trip repeat to 1%. A polled SEND and a polled receive vary by several
+//! percent on a busy machine, so these are measured several times, and are not checked.
 
+use std::env;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +15,25 @@ use std::time::{Duration, Instant};
 
 use super::callgrind::{self, Layers};
 use super::pair;
+use crate::outcome::Outcome;
+use crate::packages;
 use crate::release::{self, succeed};
+use crate::test_log::TestLog;
+
+/// The step of `cargo xtask test`.
+pub(crate) const NAME: &str = "instructions";
+
+/// The programs that are needed.
+const PROGRAMS: [&str; 3] = ["valgrind", "gcc", "ibv_rc_pingpong"];
 
 /// The numbers of operations of the two runs.
 const OPERATIONS: [u32; 2] = [200, 2200];
 
-/// The number of times that an operation is measured. The result is the median.
+/// The number of times that an operation is measured whose number varies. The result is the
+/// median.
 const ROUNDS: usize = 3;
 
-/// The part by which an operation may exceed the recorded number of instructions.
+/// The part by which an operation that repeats may exceed the recorded number of instructions.
 const TOLERANCE: f64 = 0.03;
 
 /// The time that a server has to start listening.
@@ -38,6 +49,17 @@ struct Operation {
     program: Program,
     /// The largest number of instructions that is aimed for.
     goal: f64,
+    /// Whether the number repeats to much less than [`TOLERANCE`], so that it can be checked.
+    repeats: bool,
+}
+
+impl Operation {
+    fn is_empty_poll(&self) -> bool {
+        matches!(
+            self.program,
+            Program::Polled("empty") | Program::PolledInRust("empty")
+        )
+    }
 }
 
 enum Program {
@@ -45,30 +67,54 @@ enum Program {
     PingPong,
     /// `benches/polled.c` in this mode.
     Polled(&'static str),
+    /// `benches/polled.rs` in this mode: the Rust API.
+    PolledInRust(&'static str),
 }
 
-/// The empty poll comes first: its cost is subtracted from the polled operations, whose number of
-/// empty polls varies.
-const MEASURED: [Operation; 4] = [
+/// An empty poll precedes the polled operations of the same interface: its cost is subtracted from
+/// theirs, since the number of their empty polls varies.
+const MEASURED: [Operation; 7] = [
     Operation {
         name: "empty poll",
         program: Program::Polled("empty"),
         goal: 150.0,
+        repeats: true,
     },
     Operation {
         name: "SEND, polled",
         program: Program::Polled("send"),
         goal: 2000.0,
+        repeats: false,
     },
     Operation {
         name: "receive, polled",
         program: Program::Polled("receive"),
         goal: 2000.0,
+        repeats: false,
     },
     Operation {
         name: "round trip, events",
         program: Program::PingPong,
         goal: 5000.0,
+        repeats: true,
+    },
+    Operation {
+        name: "Rust: empty poll",
+        program: Program::PolledInRust("empty"),
+        goal: 150.0,
+        repeats: false,
+    },
+    Operation {
+        name: "Rust: SEND, polled",
+        program: Program::PolledInRust("send"),
+        goal: 2000.0,
+        repeats: false,
+    },
+    Operation {
+        name: "Rust: receive, polled",
+        program: Program::PolledInRust("receive"),
+        goal: 2000.0,
+        repeats: false,
     },
 ];
 
@@ -78,9 +124,50 @@ struct Run {
     empty_polls: f64,
 }
 
-/// Measures each operation, and prints or writes the tables. Returns whether none takes more than
-/// the page records.
-pub(super) fn run(workspace: &Path, target: &Path, write: bool) -> Result<bool, String> {
+/// Counts the instructions as a step of the check. In a process of its own, which enters a network
+/// namespace.
+pub(crate) fn step() -> Outcome {
+    println!("\nxtask: {NAME}: instructions of small operations, under valgrind");
+    let started = Instant::now();
+    let mut log = TestLog::default();
+    let missing = PROGRAMS
+        .iter()
+        .find(|name| packages::find_program(name).is_none());
+    let problem = match missing {
+        Some(program) if env::var("CI").as_deref() != Ok("true") => {
+            log.left_out.push(format!("{NAME}: needs {program}"));
+            None
+        }
+        Some(program) => Some(format!("needs {program}")),
+        None => count_in_child().err(),
+    };
+    Outcome {
+        step: NAME,
+        problem,
+        took: started.elapsed(),
+        log,
+    }
+}
+
+fn count_in_child() -> Result<(), String> {
+    let this = env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    succeed(Command::new(this).args(["bench", "--instructions", "--quick"]))
+        .map_err(|_| "an operation takes 3% more instructions, or cannot be measured".to_owned())
+}
+
+/// What to do with the numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Print the tables, and compare with the page.
+    Report,
+    /// Write the tables to the page.
+    Write,
+    /// Measure only the operations that repeat, and compare them with the page.
+    Check,
+}
+
+/// Measures operations. Returns whether none that repeats takes more than the page records.
+pub(super) fn run(workspace: &Path, target: &Path, task: Task) -> Result<bool, String> {
     let polled = build(workspace, target)?;
     let bench = Bench {
         urxe: target.join("release/urxe"),
@@ -88,40 +175,51 @@ pub(super) fn run(workspace: &Path, target: &Path, write: bool) -> Result<bool, 
         output: target.join("bench/callgrind.out"),
         processors: processors(),
     };
-    let mut measured: Vec<Layers> = Vec::new();
-    for (port, operation) in (19_800..).zip(&MEASURED) {
-        eprintln!("instructions: {}", operation.name);
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            let runs = OPERATIONS.map(|count| bench.count(operation, count, port));
-            let [few, many] = runs;
-            rounds.push(difference(&few?, &many?, measured.first()));
-        }
-        rounds.sort_by(|a, b| total(a).total_cmp(&total(b)));
-        measured.push(rounds.swap_remove(ROUNDS / 2));
-    }
-    let tables = tables(&measured);
-    println!("{tables}");
     let page = workspace.join("docs/PERFORMANCE.md");
     let error = |error| format!("{}: {error}", page.display());
     let text = fs::read_to_string(&page).map_err(error)?;
     let (before, recorded, after) = sections(&text).ok_or("the page has no place for the table")?;
-    if write {
+    let mut measured: Vec<Layers> = Vec::new();
+    let mut empty_poll = None;
+    let mut is_good = true;
+    for (port, operation) in (19_800..).zip(&MEASURED) {
+        if task == Task::Check && !operation.repeats {
+            continue;
+        }
+        let mut rounds = Vec::new();
+        for _ in 0..if operation.repeats { 1 } else { ROUNDS } {
+            let runs = OPERATIONS.map(|count| bench.count(operation, count, port));
+            let [few, many] = runs;
+            let empty_poll = empty_poll.filter(|_| !operation.is_empty_poll());
+            rounds.push(difference(
+                &few?,
+                &many?,
+                empty_poll.map(|at: usize| &measured[at]),
+            ));
+        }
+        rounds.sort_by(|a, b| total(a).total_cmp(&total(b)));
+        let layers = rounds.swap_remove(rounds.len() / 2);
+        let (now, then) = (total(&layers), recorded_total(recorded, operation.name));
+        let then = then.unwrap_or(f64::INFINITY);
+        eprintln!(
+            "instructions: {}: {now:.0}, and {then:.0} in the page",
+            operation.name
+        );
+        is_good &= !operation.repeats || now <= then * (1.0 + TOLERANCE);
+        if operation.is_empty_poll() {
+            empty_poll = Some(measured.len());
+        }
+        measured.push(layers);
+    }
+    if task == Task::Check {
+        return Ok(is_good);
+    }
+    let tables = tables(&measured);
+    println!("{tables}");
+    if task == Task::Write {
         let text = format!("{before}{BEGIN}\n\n{tables}\n{END}{after}");
         fs::write(&page, text).map_err(error)?;
         return Ok(true);
-    }
-    let mut is_good = true;
-    for (operation, layers) in MEASURED.iter().zip(&measured) {
-        let (now, then) = (total(layers), recorded_total(recorded, operation.name));
-        if then.is_some_and(|then| now > then * (1.0 + TOLERANCE)) {
-            eprintln!(
-                "instructions: {}: {now:.0}, but the page records {:.0}",
-                operation.name,
-                then.unwrap_or_default()
-            );
-            is_good = false;
-        }
     }
     Ok(is_good)
 }
@@ -132,6 +230,7 @@ fn build(workspace: &Path, target: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(target.join("bench"))
         .map_err(|error| format!("{}: {error}", polled.display()))?;
     release::build(&release::PRODUCTS, workspace, target)?;
+    release::build(&["urxe-bench"], workspace, target)?;
     succeed(
         Command::new("gcc")
             .args(["-O2", "-I"])
@@ -161,6 +260,10 @@ impl Bench {
         let program = match operation.program {
             Program::PingPong => format!("ibv_rc_pingpong -g 0 -e -s 64 -n {count} -p {port}"),
             Program::Polled(mode) => format!("{} {mode} {count} {port}", self.polled.display()),
+            Program::PolledInRust(mode) => {
+                let program = self.urxe.with_file_name("urxe-polled");
+                format!("{} {mode} {count} {port}", program.display())
+            }
         };
         let [client, other] = self.processors;
         // The server of the ping-pong shares the client's processor at the lowest priority: each
@@ -168,9 +271,9 @@ impl Bench {
         // count does not depend on timing. A server that polls needs a processor of its own.
         let (place, collect) = match operation.program {
             Program::PingPong => (format!("taskset -c {client} chrt --idle 0"), ""),
-            Program::Polled(_) => (
+            Program::Polled(_) | Program::PolledInRust(_) => (
                 format!("taskset -c {other}"),
-                "--toggle-collect='measured_*'",
+                "--toggle-collect='*measured_*'",
             ),
         };
         let urxe = format!("{} run --sysfs no --", self.urxe.display());

@@ -5,7 +5,7 @@
 //! median of the rounds is reported.
 
 mod callgrind;
-mod instructions;
+pub(crate) mod instructions;
 mod page;
 mod pair;
 mod plan;
@@ -16,6 +16,7 @@ use std::process::Command;
 
 use crate::namespace;
 use crate::release::{self, succeed};
+use instructions::Task;
 use page::Row;
 use pair::Programs;
 use plan::Part;
@@ -31,10 +32,14 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// Count the instructions of small operations under valgrind instead, and fail if one takes 3%
-    /// more than docs/PERFORMANCE.md records
+    /// Count the instructions of small operations under valgrind instead, and fail if an empty poll
+    /// or a round trip takes 3% more than docs/PERFORMANCE.md records
     #[arg(long, conflicts_with_all = ["only", "rounds"])]
     instructions: bool,
+
+    /// With --instructions: measure only an empty poll and a round trip
+    #[arg(long, requires = "instructions", conflicts_with = "write")]
+    quick: bool,
 
     /// Write the tables and the chart of docs/PERFORMANCE.md
     #[arg(long)]
@@ -62,7 +67,12 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
         }
     }
     if options.instructions {
-        return instructions::run(workspace, target, options.write);
+        let task = match (options.quick, options.write) {
+            (true, _) => Task::Check,
+            (false, true) => Task::Write,
+            (false, false) => Task::Report,
+        };
+        return instructions::run(workspace, target, task);
     }
     let programs = Programs {
         urxe: target.join("release/urxe"),

@@ -55,7 +55,7 @@ pub(super) fn tables(rows: &[Row]) -> String {
         let _ = writeln!(page, "\n## {}\n", part.title());
         let _ = writeln!(
             page,
-            "| | median | least to most | CPU seconds, both ends | for each GB |\n|---|---|---|---|---|"
+            "| | median | range | CPU seconds, both ends | for each GB |\n|---|---|---|---|---|"
         );
         for row in &rows {
             let cpu = Spread::of(row.runs.iter().flatten().map(|run| run.cpu).collect());
@@ -77,7 +77,7 @@ pub(super) fn tables(rows: &[Row]) -> String {
         if !goals.is_empty() {
             let _ = writeln!(
                 page,
-                "\n| how many times as good | median | least to most | goal | |\n|---|---|---|---|---|"
+                "\n| ratio | median | range | goal | |\n|---|---|---|---|---|"
             );
         }
         for goal in goals {

@@ -1,12 +1,11 @@
 //! Installs packages in a root directory that has Debian's base system only, and runs programs.
 //!
-//! debootstrap makes the base system once. Each check mounts an overlay over it, in a mount and
-//! network namespace, so that the base system is unchanged.
+//! Each check mounts an overlay over the base system, in a mount and network namespace.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use crate::debian_root;
 use crate::release::succeed;
 
 /// The suite of Debian, whose programs the check runs.
@@ -14,8 +13,6 @@ const SUITE: &str = "bookworm";
 /// Debian's packages in the root beside the base system: no toolchain and no rdma-core libraries
 /// other than those of the programs.
 const PACKAGES: &str = "ibverbs-utils";
-/// The mirror, unless `URXE_DEBIAN_MIRROR` names another one.
-const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// The script that runs in the namespaces: $1 is the base system, $2 the directory of packages.
 const OUTSIDE: &str = r#"
@@ -73,28 +70,9 @@ dpkg --remove urxe-replacements
 if ldconfig -p | grep urxe; then exit 1; fi
 "#;
 
-/// Returns why the check cannot run here, if so.
-pub(super) fn obstacle() -> Option<String> {
-    let is_root = Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|id| id.stdout.trim_ascii() == b"0");
-    if !is_root {
-        return Some("a fresh root needs root".to_owned());
-    }
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path)
-        .chain(["/usr/sbin".into()])
-        .any(|directory| directory.join("debootstrap").is_file());
-    (!found).then(|| "a fresh root needs debootstrap: apt-get install debootstrap".to_owned())
-}
-
 /// Installs the packages in `packages` and runs programs.
 pub(super) fn check(packages: &Path, target: &Path) -> Result<(), String> {
-    if let Some(obstacle) = obstacle() {
-        return Err(obstacle);
-    }
-    let base = base_system(target)?;
+    let base = debian_root::make(target, SUITE, PACKAGES)?;
     succeed(
         Command::new("timeout")
             .args(["300", "unshare", "--mount", "--net", "--pid", "--fork"])
@@ -103,31 +81,4 @@ pub(super) fn check(packages: &Path, target: &Path) -> Result<(), String> {
             .arg(INSIDE),
     )
     .map_err(|error| format!("in the fresh root: {error}; see its output above"))
-}
-
-/// Returns the directory with the base system.
-fn base_system(target: &Path) -> Result<PathBuf, String> {
-    let base = target.join(format!("{SUITE}-{PACKAGES}"));
-    if base.exists() {
-        return Ok(base);
-    }
-    let mirror = env::var("URXE_DEBIAN_MIRROR").unwrap_or_else(|_| MIRROR.to_owned());
-    println!("dist: debootstrap {SUITE} from {mirror}");
-    // Renamed when complete.
-    let draft = target.join(format!("{SUITE}-{PACKAGES}.{}", std::process::id()));
-    let made = succeed(
-        Command::new("debootstrap")
-            .args(["--variant=minbase", &format!("--include={PACKAGES}"), SUITE])
-            .arg(&draft)
-            .arg(&mirror)
-            .stdout(std::process::Stdio::null()),
-    );
-    made.and_then(|()| {
-        std::fs::rename(&draft, &base).map_err(|error| format!("{}: {error}", base.display()))
-    })
-    .inspect_err(|_| {
-        // The directory is in the target directory, and the failure is already reported.
-        let _ = std::fs::remove_dir_all(&draft);
-    })?;
-    Ok(base)
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use crate::debian_root;
 use crate::outcome::Outcome;
 use crate::release::{self, succeed};
 use crate::test_log::TestLog;
@@ -89,13 +90,13 @@ fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), St
     }
 }
 
-/// Makes packages of the release build and runs programs from them in a fresh root, as a step of the
-/// check. Symbols are kept, because without them everything would be compiled again.
+/// Makes packages of the release build and runs programs from them in a fresh root, as a step of
+/// the check. Symbols are kept, because without them everything would be compiled again.
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: {NAME}: packages, installed in a fresh root");
     let started = Instant::now();
     let mut log = TestLog::default();
-    let problem = match fresh_root::obstacle() {
+    let problem = match debian_root::obstacle() {
         Some(obstacle) if env::var("CI").as_deref() != Ok("true") => {
             log.left_out.push(format!("{NAME}: {obstacle}"));
             None
@@ -149,8 +150,8 @@ fn pack(products: &Products, workspace: &Path, out: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Returns the time that files in packages have, in seconds since 1970: `SOURCE_DATE_EPOCH`, or that
-/// of the commit.
+/// Returns the time that files in packages have, in seconds since 1970: `SOURCE_DATE_EPOCH`, or
+/// that of the commit.
 fn epoch(workspace: &Path) -> Result<String, String> {
     if let Ok(epoch) = env::var("SOURCE_DATE_EPOCH") {
         return Ok(epoch);

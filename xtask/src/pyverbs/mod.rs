@@ -1,9 +1,11 @@
 //! `cargo xtask pyverbs`: rdma-core's unmodified test suite over urxe.
 //!
 //! [`suite`] unpacks the tests from the package. `tests/pyverbs/run.py` runs them, in a network
-//! namespace where possible. [`results`] evaluates the results.
+//! namespace where possible. [`results`] evaluates the results. [`newest`] does the same for Debian's
+//! newest release.
 
 mod huge_pages;
+mod newest;
 mod results;
 mod suite;
 
@@ -18,6 +20,7 @@ use std::time::Instant;
 use huge_pages::HugePages;
 use results::{FLOOR, Results};
 
+use crate::debian_root;
 use crate::outcome::Outcome;
 use crate::release;
 use crate::test_log::TestLog;
@@ -44,6 +47,11 @@ pub(crate) struct PyverbsOptions {
     #[arg(long, value_name = "WHEN")]
     sysfs: Option<String>,
 
+    /// Run the suite of the installed rdma-core only, and not that of Debian's newest release, which
+    /// needs root and debootstrap
+    #[arg(long)]
+    installed: bool,
+
     /// Show the output of the tests and of urxe instead of writing it to a file
     #[arg(long)]
     show_output: bool,
@@ -64,6 +72,9 @@ pub(crate) enum Error {
          it was installed without documentation"
     )]
     NoSuite(String),
+    /// The root of another release cannot be made.
+    #[error("{0}")]
+    NoRoot(String),
     /// gzip failed.
     #[error("cannot decompress {0}; see the output of gzip above")]
     NotUnpacked(PathBuf),
@@ -89,11 +100,15 @@ impl Error {
 
 /// Runs the command. Returns whether the results are as required.
 pub(crate) fn run(options: &PyverbsOptions, workspace: &Path, target: &Path) -> bool {
-    match try_run(options, workspace, target) {
-        Ok((_, None)) => true,
-        Ok((_, Some(problem))) => {
-            println!("pyverbs: {problem}");
-            false
+    match try_all(options, workspace, target) {
+        Ok((log, problem)) => {
+            for left_out in log.left_out {
+                println!("{left_out}");
+            }
+            if let Some(problem) = &problem {
+                println!("pyverbs: {problem}");
+            }
+            problem.is_none()
         }
         Err(error) => {
             eprintln!("pyverbs: {error}");
@@ -106,8 +121,8 @@ pub(crate) fn run(options: &PyverbsOptions, workspace: &Path, target: &Path) -> 
 pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: pyverbs: rdma-core's test suite");
     let started = Instant::now();
-    let (log, problem) = match try_run(&PyverbsOptions::default(), workspace, target) {
-        Ok((results, problem)) => (results.log(), problem),
+    let (log, problem) = match try_all(&PyverbsOptions::default(), workspace, target) {
+        Ok(result) => result,
         // Without the needed packages the step is skipped, or fails where all tests must run.
         Err(error @ (Error::NoPyverbs | Error::NoSuite(_)))
             if env::var("CI").as_deref() != Ok("true") =>
@@ -126,23 +141,54 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     }
 }
 
-/// Runs the selected tests, prints the results, and returns them with the problems.
-fn try_run(
+/// Runs the selected tests of the installed and of the newest release. Returns the totals with the
+/// first problem.
+fn try_all(
     options: &PyverbsOptions,
     workspace: &Path,
     target: &Path,
+) -> Result<(TestLog, Option<String>), Error> {
+    suite::python().ok_or(Error::NoPyverbs)?;
+    let urxe = build(options, workspace, target)?;
+    let (results, mut problem) = run_installed(options, workspace, target, &urxe)?;
+    let mut log = results.log();
+    if options.installed {
+        return Ok((log, problem));
+    }
+    if let Some(obstacle) = debian_root::obstacle()
+        && env::var("CI").as_deref() != Ok("true")
+    {
+        let release = newest::RELEASE;
+        log.left_out
+            .push(format!("{NAME} of {release}: {obstacle}"));
+        return Ok((log, problem));
+    }
+    let (results, its_problem) = newest::run(options, workspace, target, &urxe)?;
+    let its_log = results.log();
+    log.passed += its_log.passed;
+    log.failed += its_log.failed;
+    problem = problem.or(its_problem);
+    Ok((log, problem))
+}
+
+/// Runs the selected tests of the installed release, prints the results, and returns them with the
+/// problems.
+fn run_installed(
+    options: &PyverbsOptions,
+    workspace: &Path,
+    target: &Path,
+    urxe: &Path,
 ) -> Result<(Results, Option<String>), Error> {
     let python = suite::python().ok_or(Error::NoPyverbs)?;
     let directory = target.join(NAME);
     suite::unpack(&directory)?;
-    let urxe = build(options, workspace, target)?;
 
     let written = directory.join("results.txt");
     let output = directory.join("output.txt");
     fs::write(&written, "").map_err(Error::at(&written))?;
     let mut command = limited(&in_own_network(workspace));
     command
-        .arg(&urxe)
+        .arg(urxe)
         .arg("run")
         .args(
             options
@@ -165,7 +211,7 @@ fn try_run(
     }
     let huge_pages = HugePages::reserve();
     let mut child = command.spawn().map_err(Error::at(Path::new("timeout")))?;
-    let status = child.wait().map_err(Error::at(&urxe))?;
+    let status = child.wait().map_err(Error::at(urxe))?;
     end_group(child.id());
     drop(huge_pages);
 

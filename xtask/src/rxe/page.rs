@@ -13,9 +13,9 @@ use super::report::Report;
 const HEAD: &str = "# Compatibility with the kernel's rxe
 
 `cargo xtask rxe` writes this page after each full run. It boots Linux in QEMU, with the kernel's rxe
-in one network namespace and urxe in another, joined by a veth pair, and goes through the matrix:
+in one network namespace and urxe in another, joined by a veth pair, and runs each cell of the matrix:
 `cargo xtask rxe --list` shows its cells. Each data cell compares every byte, and the memory beside it.
-Each error cell compares what both sides see with what two rxe devices in the same guest see. rxe's own
+Each error cell compares what both sides see with what two rxe devices in the same guest report. rxe's own
 counters and the kernel's log are cells too: on a clean link rxe must find nothing wrong with our packets.
 In the cells of programs one side has urxe as its libibverbs and librdmacm, the other side rdma-core's with
 rxe; in those of the groups `cm` and `rsockets` they connect by the connection manager, which on that side is
@@ -24,7 +24,7 @@ the kernel's.
 *Known* cells show a difference that is written down, with its reason, in `tests/rxe/known.txt`;
 one that shows anything else is red.
 
-Numbers in error cells are completion statuses (`enum ibv_wc_status`) in the order in which they came: 0
+Numbers in error cells are completion statuses (`enum ibv_wc_status`) in the order of arrival: 0
 success, 1 local length, 2 local QP operation, 4 local protection, 5 flushed, 8 local access, 9 remote
 invalid request, 10 remote access, 11 remote operation, 12 retries exceeded, 13 RNR retries exceeded.
 State 3 is RTS, 5 is SQE, 6 is error.

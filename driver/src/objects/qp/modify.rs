@@ -181,7 +181,9 @@ impl Qp {
         let route = Route::resolve(engine.ports()?, &self.device, &av, flow_key)?;
         let endpoint = route.local.endpoint();
         let is_same_host = route.path.peer().ip() == endpoint.address().ip();
-        let limiter = (is_reliable && is_same_host).then(|| {
+        // On an emulated path the packets in flight are not in the peer's receive buffer.
+        let fills_buffer = is_same_host && !endpoint.emulates_path();
+        let limiter = (is_reliable && fills_buffer).then(|| {
             // The top bits of a queue pair number are the slot of its process.
             let [_, slot, ..] = dest_qpn.get().to_be_bytes();
             engine.limiters().of_slot(slot, endpoint.receive_buffer())

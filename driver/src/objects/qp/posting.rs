@@ -101,8 +101,12 @@ impl Posting<'_> {
     ///
     /// # Errors
     /// See [`PostError`]; sends posted before stay posted.
+    #[inline]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.push(&SendWr { dest: None, ..*wr })
+        match wr.dest {
+            None => self.push(wr),
+            Some(_) => self.push(&SendWr { dest: None, ..*wr }),
+        }
     }
 
     /// Posts a datagram (11.4.1.1) to `to`; the destination in `wr` is ignored.
@@ -145,6 +149,7 @@ impl Posting<'_> {
     ///
     /// # Errors
     /// See [`Posting::post`], [`Posting::post_to`] and [`Posting::post_to_srq`].
+    #[inline]
     pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &To<'_>) -> Result<(), PostError> {
         match to {
             To::Peer => self.post(wr),

@@ -44,16 +44,16 @@ struct Ring<E> {
     entries: VecDeque<E>,
     capacity: usize,
     armed: Armed,
-    /// The request that would have been satisfied by the entries that were added since the last
-    /// notification, none of which was requested: `Any` for unsolicited ones only, `Solicited` if
-    /// one of them was solicited. `No` if the queue was empty since.
+    /// Whether entries were added since the last notification without causing one, and which
+    /// request they satisfy: `Any` if all of them are unsolicited, `Solicited` if one is solicited.
+    /// `No` if there are none, or the queue was empty since.
     unannounced: Armed,
     moderator: Moderator,
     overrun: bool,
 }
 
 impl<E> Ring<E> {
-    /// Notes that entries were taken: an empty queue has nothing to announce.
+    /// Records that entries were taken: an empty queue has no completion to announce.
     fn note_taken(&mut self) {
         if self.entries.is_empty() {
             self.unannounced = Armed::No;
@@ -151,9 +151,9 @@ impl<E: Copy> Entries<E> {
 
     /// Requests one notification.
     ///
-    /// A completion in the queue that no notification announced satisfies the request at once, as it
-    /// does for a NIC: the request carries the consumer index there. A program may therefore sleep
-    /// after it polled and then armed, in this order.
+    /// A completion in the queue that no notification announced satisfies the request at once, as
+    /// it does for a NIC: the request carries the consumer index there. A program may therefore
+    /// sleep after it polled and then armed, in this order.
     pub(super) fn arm(&self, solicited_only: bool) -> Request {
         let mut ring = lock(&self.ring);
         let before = ring.armed;

@@ -31,17 +31,17 @@ impl<C> CqMonitor<C> {
         }
     }
 
-    /// Notes that a queue was armed for a notification.
+    /// Records that a queue was armed for a notification.
     pub(crate) fn armed(&self) {
         self.waker.arm();
     }
 
-    /// Notes that the notification was given, or is not wanted any more.
+    /// Records that the notification of a queue was delivered or cancelled.
     pub(crate) fn disarmed(&self) {
         self.waker.handoff().disarm();
     }
 
-    /// Notes that the notification of a queue is delayed until `until` at most.
+    /// Records that the notification of a queue is delayed until `until` at most.
     pub(crate) fn delay(&self, cq: &Arc<C>, until: Time) {
         let mut delayed = lock(&self.delayed);
         delayed.push((until, Arc::downgrade(cq)));
@@ -73,7 +73,7 @@ impl<C> CqMonitor<C> {
             .store(next.unwrap_or(Time::NEVER).0, Ordering::Release);
     }
 
-    /// Notes that a queue overran: its queue pairs go to the error state.
+    /// Records that a queue overran: its queue pairs go to the error state.
     pub(crate) fn overran(&self, cq: Arc<C>) {
         lock(&self.overran).push(cq);
         self.has_overrun.store(true, Ordering::Release);

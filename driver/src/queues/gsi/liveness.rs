@@ -1,11 +1,11 @@
-//! Detection of peers that are gone while their connections are idle.
+//! Liveness monitoring: detects lost peers of idle connections.
 //!
 //! A killed process sends no message, and no kernel sends one for it. Its peers detect the end:
 //!
 //! - A process of this host is *watched* (`net::link`): the kernel reports its end immediately. A
 //!   stopped process remains a peer without limit.
 //! - Any other peer is *probed* after a time of silence, by a request that it has already executed
-//!   and acknowledges again. A peer is gone after the time `Options::keepalive_timeout` of
+//!   and acknowledges again. A peer is lost after the time `Options::keepalive_timeout` of
 //!   `urxe_net` in silence, with [`UNANSWERED_PROBES`] consecutive probes unanswered. Time in which
 //!   this process did not run (SIGSTOP, a debugger, a paused virtual machine) does not count as
 //!   silence: a gap between two checks restarts the measurement.
@@ -38,11 +38,11 @@ const CHECKS_PER_TIMEOUT: u32 = 12;
 /// did not run. It is three check intervals.
 const GAP: u32 = 4;
 
-/// The number of consecutive unanswered probes after which a peer is gone. One check separates two
+/// The number of consecutive unanswered probes after which a peer is lost. One check separates two
 /// probes.
 const UNANSWERED_PROBES: u32 = 3;
 
-/// The supervised connections of this process.
+/// The monitored connections of this process.
 #[derive(Debug)]
 pub(super) struct Liveness {
     slot: u8,
@@ -152,7 +152,7 @@ impl Silence {
     }
 }
 
-/// A connection whose peer is gone.
+/// A connection whose peer is lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
     pub id: CommId,
@@ -160,7 +160,7 @@ pub(super) struct Lost {
 }
 
 impl Liveness {
-    /// Creates the supervision for the process in `slot`.
+    /// Creates the monitor of the process in `slot`.
     pub(super) fn new(
         slot: u8,
         timeout: Option<Duration>,
@@ -182,7 +182,8 @@ impl Liveness {
         Time(self.next.load(Ordering::Acquire))
     }
 
-    /// Starts the supervision of a connection, whose communication ID at the peer is `remote_id`.
+    /// Starts to monitor the peer of a connection, whose communication ID at the peer is
+    /// `remote_id`.
     pub(super) fn add(&self, id: CommId, remote_id: CommId, parameters: &ConnectionParameters) {
         let Some(ends) = Ends::of(parameters) else {
             return;
@@ -191,7 +192,7 @@ impl Liveness {
         let slot = is_of_this_host(parameters).then_some(slot_of(remote_id));
         let slot = slot.filter(|slot| *slot < SLOTS);
         let kind = match slot {
-            // A peer in this process needs no supervision: it ends together with this side.
+            // A peer in this process is not monitored: it ends together with this side.
             Some(slot) if slot == self.slot => return,
             Some(slot) if state.watch(slot, &self.watch) => Kind::Watched { slot },
             _ => Kind::Probed(Silence::new(urxe_net::now())),
@@ -226,7 +227,7 @@ impl Liveness {
     }
 
     /// Checks all connections, and removes those for which `is_established` returns false. Returns
-    /// the connections whose peers are gone.
+    /// the connections whose peers are lost.
     ///
     /// Sends the probes that are due, and adds the effects on their queue pairs to `effects`.
     pub(super) fn check(
@@ -265,7 +266,7 @@ impl Liveness {
         lost
     }
 
-    /// Checks a silent peer, and probes it if due. Returns whether the peer is gone.
+    /// Checks a silent peer, and probes it if due. Returns whether the peer is lost.
     fn is_gone(
         &self,
         silence: &mut Silence,

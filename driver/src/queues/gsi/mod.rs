@@ -2,8 +2,8 @@
 //!
 //! Several processes share queue pair 1, as they share port 4791: `docs/CM.md` describes how each
 //! MAD reaches its process. `inbox` holds received MADs, `directory` finds the processes with
-//! listeners, `sender` sends MADs, `pending` keeps
-//! REQs without a listener, `liveness` detects that a peer is gone.
+//! listeners, `sender` sends MADs, `pending` keeps REQs without a listener, `liveness` detects lost
+//! peers.
 //!
 //! Events are delivered without any lock, by one thread at a time, so that each handler gets them
 //! in order.
@@ -402,7 +402,7 @@ impl Gsi {
         self.liveness.check_exits();
     }
 
-    /// Starts the supervision of the peer of an established connection.
+    /// Starts to monitor the peer of an established connection.
     fn established(&self, id: CommId) {
         let inner = lock(&self.inner);
         let remote_id = inner.manager.remote_id(id);
@@ -414,8 +414,8 @@ impl Gsi {
         }
     }
 
-    /// Ends the connections whose peers are gone. Adds the effects on their queue
-    /// pairs to `effects`. The caller must hold no lock.
+    /// Ends the connections whose peers are lost. Adds the effects on their queue pairs to
+    /// `effects`. The caller must hold no lock.
     fn check_peers(&self, now: Time, effects: &mut Vec<(Arc<Qp>, Effects)>) {
         let is_established = |id| self.state(id) == State::Established;
         for Lost { id, ends } in self.liveness.check(now, is_established, effects) {
@@ -591,7 +591,7 @@ impl Gsi {
                         tracing::error!(%id, "an event is lost: its handler panicked");
                     }
                 }
-                // A request whose listener is gone. Other events without a handler belong to
+                // A request whose listener was closed. Other events without a handler belong to
                 // abandoned connections.
                 None => self.abandon(id),
             }

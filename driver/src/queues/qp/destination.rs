@@ -11,10 +11,10 @@ pub(crate) struct DestinationShare<T> {
     limiter: Arc<DestinationLimiter<T>>,
     /// Bytes in flight that the limiter counts for this connection.
     counted: u32,
-    /// A transport timer has expired and no packet has been accepted since. The packets sent may be
-    /// lost, so they count as 0 bytes in flight.
+    /// Whether a transport timer has expired and no packet has been accepted since. The packets
+    /// sent may be lost, so they count as 0 bytes in flight.
     is_silent: bool,
-    /// The connection is in the limiter's FIFO.
+    /// Whether the connection is in the limiter's FIFO.
     waits: bool,
 }
 

@@ -13,9 +13,9 @@ pub(crate) struct Effects {
     pub(crate) deadline: Time,
     /// `URXE_FAULTS` delays packets until this time; [`Time::NEVER`] if it delays none.
     pub(crate) delayed_until: Time,
-    /// The queue pair has more to send than one budget, and joins the list of those.
+    /// Whether the queue pair joins the list of those that have more to send than one budget.
     pub(crate) ready: bool,
-    /// The queue pair joins the list of those with a delayed ACK.
+    /// Whether the queue pair joins the list of those with a delayed ACK.
     pub(crate) delayed_ack: bool,
     /// The queue pair waits until this socket is writable.
     pub(crate) blocked_on: Option<Arc<TxSocket>>,

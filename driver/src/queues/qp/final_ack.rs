@@ -3,7 +3,7 @@
 //! The application may see a completion before the ACK of the same packet has been sent, since a
 //! batch is handled first and answered afterwards. An application that has received its last
 //! message may then destroy the queue pair, or exit, and the peer would retransmit to a queue pair
-//! that is gone. So the last responses are sent before the end.
+//! that no longer exists. So the last responses are sent before the end.
 
 use super::pair::{Inner, Qp};
 use super::tx::{Blocked, Unsent, send_batch};

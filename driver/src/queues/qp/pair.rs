@@ -90,13 +90,13 @@ pub(crate) struct Inner {
     pub(super) paced_until: Time,
     /// A batch for which the socket has no room.
     pub(super) stalled: Option<Stalled>,
-    /// The engine lists the queue pair among those that wait for room in a socket.
+    /// Whether the queue pair is on the engine's list of those that wait for room in a socket.
     pub(super) awaits_writable: bool,
     /// The earliest deadline that the engine's timers hold for this queue pair.
     armed: Time,
-    /// Packets have been received since the last transmission.
+    /// Whether packets have been received since the last transmission.
     pub(super) touched: bool,
-    /// The engine lists the queue pair among those with more to send.
+    /// Whether the queue pair is on the engine's list of those with more to send.
     pub(super) queued: bool,
     /// State of send coalescing.
     pub(crate) coalescing: Coalescing,
@@ -260,26 +260,30 @@ impl Qp {
         }
     }
 
-    /// Posts a receive (11.4.1.2).
+    /// Adds a receive to the receive queue. True if [`Qp::receive_posted`] must be called. The thread
+    /// may be cancelled meanwhile: no cancellation point is reached.
     ///
     /// # Errors
     /// See [`PostError`].
-    pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    pub(crate) fn add_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
         if !self.last_state().accepts_receives() {
             return Err(PostError::State);
         }
-        self.receives.post(wr_id, sges)?;
-        if self.last_state().flushes_receives() {
-            self.flush_posted();
-        }
-        Ok(())
+        let is_awaited = self.receives.post(wr_id, sges)?;
+        Ok(is_awaited || self.last_state().flushes_receives())
     }
 
-    /// Flushes receives that were posted while the queue pair entered the error state.
-    fn flush_posted(&self) {
+    /// Executes messages that waited for a receive, and answers them. Flushes receives that were
+    /// posted while the queue pair entered the error state.
+    pub(crate) fn receive_posted(self: &Arc<Self>) -> Effects {
         let held = regions();
-        let mut inner = self.lock();
-        inner.transport.receive_posted(&mut self.host(held.table()));
+        let mut guard = self.lock();
+        let (inner, now) = (&mut *guard, now());
+        inner
+            .transport
+            .receive_posted(now, &mut self.host(held.table()));
+        self.transmit(inner, now, held.table());
+        inner.take_effects()
     }
 
     /// Handles the expiry of the timer that was armed for `at`.
@@ -328,7 +332,7 @@ impl Qp {
         inner.take_effects()
     }
 
-    /// Moves the queue pair to the error state because its peer is gone.
+    /// Moves the queue pair to the error state because its peer is lost.
     pub(crate) fn peer_is_gone(&self) -> Effects {
         let held = regions();
         let mut inner = self.lock();
@@ -364,8 +368,12 @@ impl Qp {
     fn publish(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
         self.state.store(state as u32, Ordering::Release);
         if state.flushes_receives() {
-            // Flush receives that were posted before the new state was published.
-            inner.transport.receive_posted(&mut self.host(regions));
+            // Flush receives that were posted before the new state was published. A thread that
+            // posts later sees the new state, and flushes its receive itself.
+            self.receives.wait_for_posters();
+            inner
+                .transport
+                .receive_posted(now(), &mut self.host(regions));
         }
     }
 }

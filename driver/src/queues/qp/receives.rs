@@ -2,16 +2,15 @@
 //! messages name (XRC).
 
 use super::init::{QpInit, ReceivesFrom};
+use super::receive_ring::ReceiveRing;
 use crate::memory::regions::RegionTable;
 use crate::pd::Pd;
 use crate::queues::cq::{Cq, Overrun};
 use crate::queues::srq::{Srq, Xrcd};
-use crate::sync::lock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use urxe_proto::host::{MemoryError, Receive};
 use urxe_proto::ids::Srqn;
-use urxe_proto::queue::{NoMemory, PostError, RecvQueue};
+use urxe_proto::queue::{NoMemory, PostError};
 use urxe_proto::work::{Completion, Sge};
 
 /// The source of a queue pair's receives, and their completion queue.
@@ -19,34 +18,10 @@ use urxe_proto::work::{Completion, Sge};
 pub(crate) enum Source {
     /// The queue pair receives no messages.
     Nowhere,
-    Own(OwnReceives, Arc<Cq>),
+    Own(ReceiveRing, Arc<Cq>),
     Shared(Arc<Srq>, Arc<Cq>),
     /// Each message names a shared receive queue of the domain, which has its own completion queue.
     Domain(Arc<Xrcd>),
-}
-
-/// A receive queue of one queue pair.
-#[derive(Debug)]
-pub(crate) struct OwnReceives {
-    queue: Mutex<RecvQueue>,
-    /// A copy of the queue's length, for the credits in acknowledgements.
-    len: AtomicU32,
-}
-
-impl OwnReceives {
-    fn new(queue: RecvQueue) -> Self {
-        OwnReceives {
-            len: AtomicU32::new(queue.len()),
-            queue: Mutex::new(queue),
-        }
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut RecvQueue) -> T) -> T {
-        let mut queue = lock(&self.queue);
-        let result = change(&mut queue);
-        self.len.store(queue.len(), Ordering::Relaxed);
-        result
-    }
 }
 
 impl Source {
@@ -55,8 +30,8 @@ impl Source {
             // Distributed frames go to work queues with receives of their own.
             ReceivesFrom::Nowhere | ReceivesFrom::Spread(_) => Self::Nowhere,
             ReceivesFrom::Own(cq) => {
-                let queue = RecvQueue::new(init.cap.max_recv_wr, init.cap.max_recv_sge)?;
-                Self::Own(OwnReceives::new(queue), Arc::clone(cq))
+                let ring = ReceiveRing::new(init.cap.max_recv_wr, init.cap.max_recv_sge)?;
+                Self::Own(ring, Arc::clone(cq))
             }
             ReceivesFrom::Shared(srq, cq) => Self::Shared(Arc::clone(srq), Arc::clone(cq)),
             ReceivesFrom::Domain(domain) => Self::Domain(Arc::clone(domain)),
@@ -79,20 +54,30 @@ impl Source {
         }
     }
 
-    /// Posts a receive to the queue pair's own receive queue.
-    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    /// Posts a receive to the queue pair's own receive queue. True if a message may be waiting for
+    /// it.
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
         match self {
             Self::Nowhere => Err(PostError::Operation),
-            Self::Own(own, _) => own.change(|queue| queue.post(wr_id, sges)),
+            Self::Own(ring, _) => ring.post(wr_id, sges),
             Self::Shared(..) | Self::Domain(_) => Err(PostError::SharedReceives),
         }
     }
 
-    /// See [`urxe_proto::host::Receives::take_receive`].
+    /// Waits until the threads that are posting a receive to the queue pair's own receive queue
+    /// have posted it.
+    pub(crate) fn wait_for_posters(&self) {
+        if let Self::Own(ring, _) = self {
+            ring.wait_for_posters();
+        }
+    }
+
+    /// See [`urxe_proto::host::Receives::take_receive`]. The caller must hold the lock of the queue
+    /// pair.
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         match self {
             Self::Nowhere => false,
-            Self::Own(own, _) => own.change(|queue| queue.take(into)),
+            Self::Own(ring, _) => ring.take(into),
             Self::Shared(srq, _) => srq.take(into),
             Self::Domain(_) => {
                 let srq = into.srq;
@@ -110,7 +95,7 @@ impl Source {
     pub(crate) fn credits(&self) -> Option<u32> {
         match self {
             Self::Nowhere => Some(0),
-            Self::Own(own, _) => Some(own.len.load(Ordering::Relaxed)),
+            Self::Own(ring, _) => Some(ring.len()),
             Self::Shared(..) | Self::Domain(_) => None,
         }
     }

@@ -103,7 +103,7 @@ impl Qp {
         inner.take_effects()
     }
 
-    /// Sends a probe to the peer. Returns whether one was possible.
+    /// Sends a keep-alive probe to the peer. Returns false if the queue pair cannot send one.
     pub(crate) fn probe(&self) -> (bool, Effects) {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -114,7 +114,8 @@ impl Qp {
         batch.begin(path);
         let sent = inner.transport.poll_probe(now(), &mut *batch);
         let out = (&mut inner.traffic, &mut inner.effects);
-        // A probe for which the socket has no room is lost like any other, and repeated later.
+        // A probe for which the socket has no room counts as lost, and is repeated at a later
+        // check.
         if let Err(Blocked) = send_batch(&mut batch, path, local, out) {
             batch.discard();
         }
@@ -122,8 +123,8 @@ impl Qp {
         (sent, inner.take_effects())
     }
 
-    /// Sends what may be sent at `now`, up to one budget. If more remains, the queue pair is ready for
-    /// another one.
+    /// Sends what may be sent at `now`, up to one budget. If more remains, the queue pair is ready
+    /// for another one.
     pub(crate) fn transmit(self: &Arc<Self>, inner: &mut Inner, now: Time, regions: &RegionTable) {
         let mut batch = None;
         self.transmit_with(inner, now, regions, &mut batch);
@@ -151,8 +152,8 @@ impl Qp {
             return;
         }
         inner.follow_migration();
-        // Usual after an ACK for the only outstanding request. A rate limiter's timer depends on the
-        // rest of this function.
+        // Usual after an ACK for the only outstanding request. A rate limiter's timer depends on
+        // the rest of this function.
         if inner.pacer.is_none() && inner.transport.is_idle() {
             self.settle(inner, regions);
             return;
@@ -185,8 +186,7 @@ impl Qp {
             };
             let Route { local, path } = next;
             if path.socket().is_full() {
-                // Nothing is staged, so the number of batches stays small however many queue pairs
-                // wait.
+                // No packet is staged for a full socket, so waiting queue pairs hold no batch.
                 wait_until_writable(awaits_writable, effects, path);
                 more = false;
                 break;
@@ -267,7 +267,7 @@ fn poll_paced(
     if more { pacer.next() } else { Time::NEVER }
 }
 
-/// Has the queue pair resumed when the socket of `path` has room.
+/// Requests that the queue pair resumes when the socket of `path` has room.
 fn wait_until_writable(awaits_writable: &mut bool, effects: &mut Effects, path: &Path) {
     if !std::mem::replace(awaits_writable, true) {
         effects.blocked_on = Some(Arc::clone(path.socket()));

@@ -8,6 +8,7 @@ use crate::queues::qp::error::CreateError;
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use urxe_net::thread;
 use urxe_proto::host::Receive;
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::{PostError, RecvQueue};
@@ -152,7 +153,7 @@ impl Wq {
         }
         inner.receives.post(wr_id, sges)?;
         if inner.state == WqState::Error {
-            self.flush(&mut inner);
+            thread::without_cancellation(|| self.flush(&mut inner));
         }
         Ok(())
     }

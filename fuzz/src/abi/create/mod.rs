@@ -194,35 +194,35 @@ impl Create {
     unsafe fn call(&self, harness: &mut Harness) {
         match self {
             Create::Pd { second } => {
-                // SAFETY: the context is open until the end.
+                // SAFETY: the harness keeps the context open until its end.
                 let made = unsafe { ibv_alloc_pd(harness.context(*second)) };
                 harness.add("ibv_alloc_pd", made, &[]);
             }
             Create::Channel { second } => {
-                // SAFETY: the context is open until the end.
+                // SAFETY: the harness keeps the context open until its end.
                 let made = unsafe { ibv_create_comp_channel(harness.context(*second)) };
                 if let Some(made) = harness.add("ibv_create_comp_channel", made, &[]) {
                     // SAFETY: `made` is a live channel.
                     set_non_blocking(unsafe { (*made).fd });
                 }
             }
-            // SAFETY: all objects are live, as the section Safety requires; here and below.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::Qp(basic) => unsafe { basic.call(harness) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::Mr { .. } | Create::NullMr { .. } | Create::DmMr { .. } => unsafe {
                 self.region(harness)
             },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::Cq { .. } | Create::CqEx { .. } => unsafe { self.cq(harness) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::Srq { .. } | Create::SrqEx { .. } => unsafe { self.srq(harness) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::Flow(flow) => unsafe { flow.call(harness) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::Ah { .. } | Create::AhFromWc { .. } => unsafe { self.ah(harness) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             Create::QpEx { .. } | Create::OpenQp { .. } => unsafe { self.qp_ex(harness) },
-            // SAFETY: all objects are live.
+            // SAFETY: all objects are live: the caller's contract, section Safety.
             _ => unsafe { self.other(harness) },
         }
     }
@@ -495,7 +495,7 @@ impl Create {
                     },
                     Err(handle) => *handle,
                 };
-                // SAFETY: the context is open.
+                // SAFETY: the harness keeps the context open until its end.
                 let made = unsafe { ibv_import_pd(harness.context(*second), handle) };
                 harness.add("ibv_import_pd", made, &[]);
             }
@@ -510,7 +510,7 @@ impl Create {
                     },
                     Err(handle) => *handle,
                 };
-                // SAFETY: the context is open.
+                // SAFETY: the harness keeps the context open until its end.
                 let made = unsafe { ibv_import_dm(harness.context(*second), handle) };
                 harness.add("ibv_import_dm", made, &[]);
             }

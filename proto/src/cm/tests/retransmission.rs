@@ -283,7 +283,7 @@ impl FarPath {
         for (side, transmit) in pair.sent.drain(..) {
             // The constants of ANSI C's example of `rand`.
             self.random = self.random.wrapping_mul(1_103_515_245).wrapping_add(12_345);
-            if (self.random >> 16) % 20 == 0 {
+            if (self.random >> 16).is_multiple_of(20) {
                 self.lost += 1;
             } else {
                 self.in_flight.push_back((arrival, 1 - side, transmit));

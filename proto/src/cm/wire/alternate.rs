@@ -1,7 +1,8 @@
 //! LAP and APR: a proposed alternate path, and the response to it (12.8).
 
+use super::bits::{join, split};
 use super::path::{LapRaw as PathRaw, Path};
-use super::{Info, PrivateData, join, split};
+use super::private_data::{Info, PrivateData};
 use crate::ids::Qpn;
 use crate::wire::Layout;
 use zerocopy::network_endian::{U16, U32};

@@ -1,6 +1,7 @@
 //! DREQ and DREP: the request to disconnect, and its reply (12.6.10, 12.6.11).
 
-use super::{PrivateData, join, split};
+use super::bits::{join, split};
+use super::private_data::PrivateData;
 use crate::ids::Qpn;
 use crate::wire::Layout;
 use zerocopy::network_endian::U32;

@@ -1,6 +1,7 @@
 //! MRA: a message has been received, and its answer is delayed (12.6.6).
 
-use super::{Answered, PrivateData};
+use super::answered::Answered;
+use super::private_data::PrivateData;
 use crate::wire::Layout;
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,6 +1,6 @@
 //! The path of a connection: the primary path of a REQ, and alternate paths (12.7.12 to 12.7.34).
 
-use super::low_bits;
+use super::bits::low_bits;
 use crate::ids::Gid;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

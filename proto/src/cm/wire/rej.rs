@@ -1,6 +1,8 @@
 //! REJ: a rejection and its reason (12.6.7).
 
-use super::{Answered, Info, PrivateData, RejectReason};
+use super::answered::Answered;
+use super::private_data::{Info, PrivateData};
+use super::reason::RejectReason;
 use crate::wire::Layout;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

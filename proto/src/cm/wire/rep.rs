@@ -1,6 +1,8 @@
 //! REP: the acceptance of a REQ (12.6.8).
 
-use super::{Ece, PrivateData, join, low_bits, split};
+use super::bits::{join, low_bits, split};
+use super::ece::Ece;
+use super::private_data::PrivateData;
 use crate::ids::{QKey, Qpn};
 use crate::psn::Psn;
 use crate::wire::Layout;

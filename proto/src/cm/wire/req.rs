@@ -1,7 +1,10 @@
 //! REQ: a request for communication (12.6.5).
 
+use super::bits::{join, low_bits, split};
+use super::ece::Ece;
+use super::ip::ServiceId;
 use super::path::{self, Path};
-use super::{Ece, PrivateData, ServiceId, join, low_bits, split};
+use super::private_data::PrivateData;
 use crate::ids::{PKey, QKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;

@@ -1,6 +1,6 @@
 //! RTU: the sender is ready to use the connection (12.6.9).
 
-use super::PrivateData;
+use super::private_data::PrivateData;
 use crate::wire::Layout;
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

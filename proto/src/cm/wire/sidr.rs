@@ -1,6 +1,8 @@
 //! SIDR_REQ and SIDR_REP: service ID resolution (12.11).
 
-use super::{Info, PrivateData, ServiceId, join, split};
+use super::bits::{join, split};
+use super::ip::ServiceId;
+use super::private_data::{Info, PrivateData};
 use crate::ids::{PKey, QKey, Qpn};
 use crate::wire::Layout;
 use std::fmt;

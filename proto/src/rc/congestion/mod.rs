@@ -246,6 +246,7 @@ impl Window {
     }
 
     /// Handles an acknowledgement of `packets` packets, with `in_flight` packets in flight before.
+    #[inline]
     pub(super) fn acknowledged(&mut self, now: Time, packets: u32, in_flight: u32) {
         self.notification.advance(now);
         let window = self.controller.window();
@@ -276,6 +277,7 @@ impl Window {
     }
 
     /// Handles a round-trip sample. The controller gets about one for each round trip.
+    #[inline]
     pub(super) fn round_trip(&mut self, now: Time, sample: RoundTripSample) {
         let RoundTripSample { took, begins_round } = sample;
         self.round_trips.add(took);

@@ -123,6 +123,7 @@ impl Requester {
         self.settle(cx, host)
     }
 
+    #[inline]
     fn update_credits(&mut self, count: Option<u32>) {
         // The current message has consumed its receive once one of its packets is acknowledged.
         let has_partial = self.queue.get(self.queue.head()).is_some_and(|wqe| {
@@ -203,7 +204,7 @@ impl Requester {
         reached: Psn,
         host: &mut H,
     ) {
-        while let Some(&wqe) = self.queue.get(self.queue.head()) {
+        while let Some(wqe) = self.queue.get(self.queue.head()) {
             let done = match wqe.op.is_local() {
                 true => self.queue.head() < self.begun,
                 false => wqe.ends_before(reached),
@@ -211,9 +212,9 @@ impl Requester {
             if !done {
                 break;
             }
+            self.credits.complete(wqe);
+            cx.complete_send(wqe, self.signal_all, host);
             self.queue.pop();
-            self.credits.complete(&wqe);
-            cx.complete_send(&wqe, self.signal_all, host);
         }
     }
 

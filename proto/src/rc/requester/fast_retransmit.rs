@@ -162,6 +162,7 @@ impl FastRetransmit {
     /// Handles an acknowledgement of all packets before `end`: it may show the peer's behaviour.
     ///
     /// Returns the number of packets behind the retransmission that must have been lost or dropped.
+    #[inline]
     pub(super) fn acknowledged(&mut self, end: Psn) -> i32 {
         let Some(current) = self.current.filter(|current| end.after(current.psn)) else {
             return 0;

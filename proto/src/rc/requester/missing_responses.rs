@@ -176,6 +176,7 @@ impl Requester {
     ///
     /// All responses that were outstanding when the probe was sent are lost. A responder may
     /// acknowledge less than the last response that it sent (Linux's rxe).
+    #[inline]
     pub(super) fn probe_answered(&mut self, cx: &mut Context<'_>, psn: Psn) -> bool {
         if self.read_probe != ReadProbe::Sent || !psn.before(self.una) {
             return false;
@@ -303,6 +304,7 @@ impl Requester {
     }
 
     /// Returns the next request to repeat, in PSN order, within the window.
+    #[inline]
     fn next_missing(&self) -> Option<Missing> {
         let missing = self.scoreboard.missing?;
         let (index, wqe, from) = self.oldest_unrequested()?;

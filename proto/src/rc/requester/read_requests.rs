@@ -53,6 +53,7 @@ impl ReadRequests {
     }
 
     /// Removes the requests that are done, given that all before `una` is.
+    #[inline]
     pub(super) fn progressed(&mut self, una: Psn) {
         while self.ends.front().is_some_and(|end| !end.psn.after(una)) {
             self.ends.pop_front();

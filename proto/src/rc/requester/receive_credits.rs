@@ -13,12 +13,14 @@ pub(super) struct ReceiveCredits {
 
 impl ReceiveCredits {
     /// Whether the peer has not advertised a receive for this message.
+    #[inline]
     pub(super) fn lacks(&self, wqe: &SendWqe) -> bool {
         let over = |limit: u32| (wqe.receives.wrapping_sub(limit) as i32) > 0;
         wqe.op.consumes_receive() && self.limit.is_some_and(over)
     }
 
     /// Records that this work request is acknowledged.
+    #[inline]
     pub(super) fn complete(&mut self, wqe: &SendWqe) {
         if wqe.op.consumes_receive() {
             self.completed = wqe.receives;

@@ -65,6 +65,7 @@ impl Scoreboard {
     }
 
     /// Removes the state of PSNs before `una`, which are done.
+    #[inline]
     pub(super) fn progressed(&mut self, una: Psn) {
         let is_past = |psn: &mut Psn| !psn.after(una);
         self.executed.take_if(is_past);

@@ -31,13 +31,13 @@ pub enum Progress {
 pub struct Record {
     pub role: Role,
     pub progress: Progress,
-    /// The program has abandoned it, and must receive no more events.
+    /// Whether the program has abandoned it, and must receive no more events.
     pub abandoned: bool,
     /// The peer's identifier, if known.
     pub peer: Option<CommId>,
-    /// The program has sent RTU.
+    /// Whether the program has sent the RTU.
     pub ready: bool,
-    /// The program has rejected it.
+    /// Whether the program has rejected it.
     pub rejected: bool,
 }
 

@@ -8,14 +8,15 @@ use std::ffi::c_int;
 use urxe_driver::cq::Stamp;
 use urxe_proto::work::Completion;
 
-use super::cq::{CompletionQueue, wc_flags, wc_imm, wc_sl};
-use super::entry;
-use super::errno::Errno;
-use super::ffi::*;
-use super::object;
+use super::completion::{wc_flags, wc_imm, wc_sl};
+use super::state::CompletionQueue;
+use crate::entry;
+use crate::errno::Errno;
+use crate::ffi::*;
+use crate::object;
 
 /// Sets the function pointers of an extended completion queue.
-pub(super) fn fill(cq: &mut ibv_cq_ex) {
+pub(crate) fn fill(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);

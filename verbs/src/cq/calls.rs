@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Calls of programs: creation, change, polling and destruction of completion queues.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -6,59 +6,19 @@ use std::ptr;
 use std::sync::Arc;
 
 use urxe_driver::Cq;
-use urxe_driver::cq::{CqInit, MAX_CQE, Stamp};
+use urxe_driver::cq::{CqInit, MAX_CQE};
 use urxe_driver::moderation::Moderation;
-use urxe_proto::work::{Completion, Extra, IpVersion};
 
-use super::channel::use_channel;
-use super::context::{COMP_VECTORS, context_of};
-use super::cq_ex;
-use super::entry;
-use super::errno::Errno;
-use super::ffi::*;
-use super::object::{self, Handle, Place, Use, Users};
-use super::parent_domain::Kind;
-
-impl Handle for ibv_cq_ex {
-    type State = CompletionQueue;
-}
-
-/// The library's state behind an `ibv_cq`. Every `ibv_cq` is the start of an `ibv_cq_ex`.
-#[derive(Debug)]
-pub(super) struct CompletionQueue {
-    pub driver: Arc<Cq>,
-    /// The queue pairs that complete here, counted once for sends and once for receives.
-    pub users: Users,
-    /// The completion that the extended functions read, guarded by the `mutex` of the `ibv_cq`.
-    pub current: UnsafeCell<Option<(Completion, Stamp)>>,
-    _context: Use,
-    _channel: Option<Use>,
-    _domain: Option<Use>,
-}
-
-// SAFETY: `current` is the only member that is not `Sync`, and is accessed only by the thread that
-// holds the `mutex` of the `ibv_cq`.
-unsafe impl Sync for CompletionQueue {}
-
-/// Returns the library's state behind an `ibv_cq`.
-///
-/// # Errors
-/// `EINVAL` if `cq` is null.
-///
-/// # Safety
-/// If `cq` is not null, it must be a completion queue created by this library that stays live for
-/// `'a`.
-pub(super) unsafe fn queue_of<'a>(cq: *mut ibv_cq) -> Result<&'a CompletionQueue, Errno> {
-    // SAFETY: `create` makes each `ibv_cq` as the start of an `ibv_cq_ex`. It is null or live for
-    // `'a`: the caller's contract, section Safety.
-    unsafe { object::state_of(cq.cast::<ibv_cq_ex>()) }
-}
-
-/// Returns the `ibv_cq` of a completion queue, or `None` if it is being destroyed.
-pub(super) fn cq_handle(tag: usize) -> Option<*mut ibv_cq> {
-    let handle = ptr::with_exposed_provenance_mut::<ibv_cq>(tag);
-    (!handle.is_null()).then_some(handle)
-}
+use super::completion::to_ibv_wc;
+use super::extended;
+use super::state::{CompletionQueue, queue_of};
+use crate::allocator::Kind;
+use crate::channel::use_channel;
+use crate::context::{COMP_VECTORS, context_of};
+use crate::entry;
+use crate::errno::Errno;
+use crate::ffi::*;
+use crate::object::{self, Place, Users};
 
 /// Creates a completion queue.
 ///
@@ -105,7 +65,7 @@ const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNOR
 /// `context` must be null or an opened device. `init_attr` must be null or point to readable
 /// attributes, whose `channel` and, if its mask bit is set, `parent_domain` are null or live
 /// objects created by this library.
-pub(super) unsafe extern "C" fn create_cq_ex(
+pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     init_attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
@@ -174,7 +134,7 @@ unsafe fn create(
     handle.cq_context = init_attr.cq_context;
     handle.handle = object::number();
     handle.cqe = cqe_of(&driver);
-    cq_ex::fill(&mut handle);
+    extended::fill(&mut handle);
     let state = CompletionQueue {
         driver: Arc::clone(&driver),
         users: Users::default(),
@@ -215,7 +175,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library. `attr` must be null or
 /// point to readable attributes.
-pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     entry::status("ibv_modify_cq", || {
         // SAFETY: `cq` is null or live, and `attr` null or readable: the caller's contract, section
         // Safety.
@@ -260,7 +220,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library. `wc` must be null or point
 /// to `num_entries` writable `ibv_wc` elements.
-pub(super) unsafe extern "C" fn poll_cq(
+pub(crate) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,
     wc: *mut ibv_wc,
@@ -286,7 +246,7 @@ pub(super) unsafe extern "C" fn poll_cq(
 ///
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library.
-pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // Disables cancellation by itself where it sends, or wakes the progress thread.
     entry::short_status("ibv_req_notify_cq", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
@@ -294,64 +254,3 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         Ok(())
     })
 }
-
-fn to_ibv_wc(completion: &Completion) -> ibv_wc {
-    ibv_wc {
-        wr_id: completion.wr_id,
-        status: completion.status as ibv_wc_status,
-        opcode: completion.opcode as ibv_wc_opcode,
-        vendor_err: 0,
-        byte_len: completion.byte_len,
-        imm: wc_imm(completion),
-        qp_num: completion.qpn.get(),
-        src_qp: completion.src_qp.get(),
-        wc_flags: wc_flags(completion),
-        pkey_index: 0,
-        slid: 0,
-        sl: wc_sl(completion),
-        dlid_path_bits: 0,
-    }
-}
-
-/// Returns the immediate data, in network byte order, or the invalidated key, in host order.
-pub(super) fn wc_imm(completion: &Completion) -> ibv_wc_imm {
-    match completion.extra {
-        Extra::None => ibv_wc_imm { imm_data: 0 },
-        Extra::Imm(data) => ibv_wc_imm {
-            imm_data: data.to_be(),
-        },
-        Extra::Invalidated(key) => ibv_wc_imm {
-            invalidated_rkey: key.0,
-        },
-    }
-}
-
-pub(super) fn wc_flags(completion: &Completion) -> ibv_wc_flags {
-    let extra = match completion.extra {
-        Extra::None => 0,
-        Extra::Imm(_) => IBV_WC_WITH_IMM,
-        Extra::Invalidated(_) => IBV_WC_WITH_INV,
-    };
-    extra
-        | if completion.grh.is_some() {
-            IBV_WC_GRH
-        } else {
-            0
-        }
-}
-
-/// Returns the value of `sl` in a completion.
-///
-/// RoCE has no service level. In the receive completion of a datagram, NICs report the type of the
-/// network header there: bit 3 for UDP, and in the bits below it 1 for IPv6 or 2 for IPv4. UCX
-/// before 1.19 reads this value to find out which header the first 40 bytes of the receive hold.
-pub(super) fn wc_sl(completion: &Completion) -> u8 {
-    match completion.grh {
-        None => 0,
-        Some(IpVersion::V6) => UDP | 0x1,
-        Some(IpVersion::V4) => UDP | 0x2,
-    }
-}
-
-/// The service level bit for a datagram that arrived in a UDP packet.
-const UDP: u8 = 1 << 3;

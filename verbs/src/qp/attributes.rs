@@ -9,14 +9,14 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, AttrMask, PathMigState, QpAttr, QpState};
 
-use super::errno::Errno;
-use super::ffi::*;
+use crate::errno::Errno;
+use crate::ffi::*;
 
 /// Converts an attribute mask.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for bits that name no attribute.
-pub(super) fn mask_from(mask: c_int) -> Result<AttrMask, Errno> {
+pub(crate) fn mask_from(mask: c_int) -> Result<AttrMask, Errno> {
     AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno(libc::EOPNOTSUPP))
 }
 
@@ -24,7 +24,7 @@ pub(super) fn mask_from(mask: c_int) -> Result<AttrMask, Errno> {
 ///
 /// # Errors
 /// `EINVAL` for a value that is not defined for its type.
-pub(super) fn attributes_from(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
+pub(crate) fn attributes_from(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Errno> {
     let mut out = QpAttr::default();
     let named = |bit: AttrMask| mask.contains(bit);
     if named(AttrMask::STATE) {
@@ -85,8 +85,8 @@ fn state_from(number: ibv_qp_state) -> Result<QpState, Errno> {
     QpState::from_number(number).ok_or_else(|| bad("state"))
 }
 
-pub(super) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
-    super::query::check_port(attr.port_num).map_err(|_| bad("port in the address"))?;
+pub(crate) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+    crate::query::check_port(attr.port_num).map_err(|_| bad("port in the address"))?;
     Ok(AddressVector {
         // SAFETY: every member of the union is 16 bytes, and every bit pattern is valid for them.
         dgid: Gid(unsafe { attr.grh.dgid.raw }),
@@ -104,7 +104,7 @@ pub(super) fn address_from(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
 }
 
 /// Converts a queue pair's attributes for the program.
-pub(super) fn to_ibv_qp_attr(attr: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
+pub(crate) fn to_ibv_qp_attr(attr: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.state as ibv_qp_state,
         cur_qp_state: attr.cur_state as ibv_qp_state,
@@ -135,7 +135,7 @@ pub(super) fn to_ibv_qp_attr(attr: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     }
 }
 
-pub(super) fn to_ibv_ah_attr(av: &AddressVector) -> ibv_ah_attr {
+pub(crate) fn to_ibv_ah_attr(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: av.dgid.0 },
@@ -153,7 +153,7 @@ pub(super) fn to_ibv_ah_attr(av: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-pub(super) fn cap_from(cap: &ibv_qp_cap) -> QpCap {
+pub(crate) fn cap_from(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -163,7 +163,7 @@ pub(super) fn cap_from(cap: &ibv_qp_cap) -> QpCap {
     }
 }
 
-pub(super) fn to_ibv_qp_cap(cap: &QpCap) -> ibv_qp_cap {
+pub(crate) fn to_ibv_qp_cap(cap: &QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,

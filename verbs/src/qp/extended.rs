@@ -3,8 +3,6 @@
 //!
 //! In between the building thread holds the mutex in the `ibv_qp`.
 
-mod staging;
-
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -13,22 +11,20 @@ use urxe_proto::ids::{LKey, QKey, Qpn, RKey, Srqn};
 use urxe_proto::wire::Feth;
 use urxe_proto::work::{SendOp, Sge};
 
-use super::entry;
-use super::errno::Errno;
-use super::ffi::*;
-use super::mw;
-use super::object;
-use super::post::{element_from, flags_from};
-use super::qp::pair_of;
-use staging::{Staged, Whither};
-
-pub(super) use staging::Staging;
+use super::staging::{Staged, Whither};
+use super::state::pair_of;
+use crate::entry;
+use crate::errno::Errno;
+use crate::ffi::*;
+use crate::mw;
+use crate::object;
+use crate::work_request::{element_from, flags_from};
 
 /// Sets the function pointers of a queue pair.
 ///
 /// Functions of operations that no queue pair supports stay null. A program does not call them: it
 /// names its operations when it creates the queue pair.
-pub(super) fn fill(qp: &mut ibv_qp_ex) {
+pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);

@@ -1,104 +1,27 @@
-//! Queue pairs: creation, attributes and destruction.
+//! Creation of queue pairs.
 
-use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use urxe_driver::event_queue::AckCount;
-use urxe_driver::qp::{QpInit, ReceivesFrom, Share};
+use urxe_driver::qp::{QpInit, ReceivesFrom};
 use urxe_driver::raw::Spread;
 use urxe_driver::{Pd, Qp};
-use urxe_proto::qp::{AttrMask, QpType};
+use urxe_proto::qp::QpType;
 
-use super::attributes::{attributes_from, cap_from, mask_from, to_ibv_qp_attr, to_ibv_qp_cap};
-use super::context::context_of;
-use super::cq::{CompletionQueue, queue_of};
-use super::entry;
-use super::errno::{self, Errno};
-use super::ffi::*;
-use super::object::{self, Handle, Place, Use, Users};
-use super::parent_domain::Kind;
-use super::qp_ex::{self, Staging};
-use super::srq::{SharedQueue, shared_of};
-use super::wq;
-
-impl Handle for ibv_qp_ex {
-    type State = QueuePair;
-}
-
-/// The library's state behind an `ibv_qp`. Every `ibv_qp` is the start of an `ibv_qp_ex`.
-#[derive(Debug)]
-pub(super) struct QueuePair {
-    pub driver: Arc<Qp>,
-    /// Requests that the `ibv_wr_*` functions have prepared. `None` unless the queue pair was
-    /// created for these functions.
-    pub staging: Option<Staging>,
-    /// The flows that steer frames to this queue pair.
-    pub flows: Users,
-    /// How the program obtained it.
-    pub ownership: Ownership,
-    /// The objects that it uses.
-    pub _uses: Vec<Use>,
-}
-
-/// How a program obtained a queue pair.
-#[derive(Debug)]
-pub(super) enum Ownership {
-    /// The program created it.
-    Created,
-    /// The program opened an existing one.
-    Opened(Arc<Share>),
-}
-
-impl QueuePair {
-    /// Returns the count of asynchronous events of this queue pair that the program has
-    /// acknowledged.
-    pub fn async_acks(&self) -> &AckCount {
-        match &self.ownership {
-            Ownership::Created => &self.driver.origin().acks,
-            Ownership::Opened(share) => &share.origin().acks,
-        }
-    }
-
-    /// Ends the queue pair in the driver.
-    ///
-    /// Afterwards no event refers to the `ibv_qp`. Waits until the program has acknowledged all
-    /// events of it that it has received.
-    fn destroy(&self) {
-        match &self.ownership {
-            Ownership::Created => {
-                self.driver.origin().set_tag(0);
-                self.driver.destroy();
-            }
-            Ownership::Opened(share) => {
-                share.origin().set_tag(0);
-                share.close();
-            }
-        }
-    }
-}
-
-/// Returns the library's state behind an `ibv_qp`.
-///
-/// # Errors
-/// `EINVAL` if `qp` is null.
-///
-/// # Safety
-/// If `qp` is not null, it must be a queue pair created by this library that stays live for `'a`.
-pub(super) unsafe fn pair_of<'a>(qp: *mut ibv_qp) -> Result<&'a QueuePair, Errno> {
-    const { assert!(offset_of!(ibv_qp_ex, qp_base) == 0) };
-    // SAFETY: each `ibv_qp` of this library is the start of an `ibv_qp_ex`. It is null or live for
-    // `'a`: the caller's contract, section Safety.
-    unsafe { object::state_of(qp.cast::<ibv_qp_ex>()) }
-}
-
-/// Returns the `ibv_qp` of the queue pair with this tag, or `None` if it is being destroyed.
-pub(super) fn qp_handle(tag: usize) -> Option<*mut ibv_qp> {
-    let handle = ptr::with_exposed_provenance_mut::<ibv_qp>(tag);
-    (!handle.is_null()).then_some(handle)
-}
+use super::attributes::{cap_from, to_ibv_qp_cap};
+use super::extended;
+use super::staging::Staging;
+use super::state::{Ownership, QueuePair};
+use crate::allocator::Kind;
+use crate::context::context_of;
+use crate::cq::queue_in;
+use crate::entry;
+use crate::errno::Errno;
+use crate::ffi::*;
+use crate::object::{self, Place, Use, Users};
+use crate::srq::{SharedQueue, shared_of};
+use crate::wq;
 
 /// The attributes that both functions for creating a queue pair take.
 struct QpInitAttr {
@@ -112,8 +35,8 @@ struct QpInitAttr {
     qp_type: ibv_qp_type,
     signal_all: bool,
     send_ops: Option<u64>,
-    /// Datagrams of this queue pair to multicast groups that it is attached to are not looped back
-    /// to it.
+    /// Whether datagrams of this queue pair to multicast groups that it is attached to are not
+    /// looped back to it.
     block_own_multicast: bool,
     xrcd: *mut ibv_xrcd,
 }
@@ -171,7 +94,7 @@ const SPREAD: ibv_qp_init_attr_mask = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_A
 /// `context` must be null or an opened device. `qp_init_attr_ex` must be null or point to readable
 /// and writable attributes. The objects that its mask selects must be null or live objects created
 /// by this library.
-pub(super) unsafe extern "C" fn create_qp_ex(
+pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
@@ -381,7 +304,7 @@ fn create_handle(
     handle.qp_base.qp_num = driver.qpn().get();
     handle.qp_base.state = driver.state() as ibv_qp_state;
     handle.qp_base.qp_type = init_attr.qp_type;
-    qp_ex::fill(&mut handle);
+    extended::fill(&mut handle);
     let state = QueuePair {
         driver: Arc::clone(&driver),
         staging,
@@ -408,27 +331,6 @@ fn service_of(init_attr: &QpInitAttr) -> Result<QpType, Errno> {
     Err(Errno(libc::EOPNOTSUPP))
 }
 
-/// Returns the completion queue, if it belongs to `context`.
-///
-/// # Errors
-/// `EINVAL` if `cq` is null or belongs to another context.
-///
-/// # Safety
-/// `cq` must be null or a completion queue created by this library that stays live for `'a`.
-pub(super) unsafe fn queue_in<'a>(
-    cq: *mut ibv_cq,
-    context: *mut ibv_context,
-) -> Result<&'a CompletionQueue, Errno> {
-    // SAFETY: `cq` is null or live: the caller's contract, section Safety. `context` is read only
-    // after `queue_of` has rejected a null `cq`, and without a reference.
-    let (queue, its) = unsafe { (queue_of(cq)?, (&raw const (*cq).context).read()) };
-    if ptr::eq(its, context) {
-        Ok(queue)
-    } else {
-        Err(Errno(libc::EINVAL))
-    }
-}
-
 /// Returns the shared receive queue, if it belongs to `context`; `None` if `srq` is null.
 ///
 /// # Errors
@@ -451,166 +353,4 @@ unsafe fn shared_in<'a>(
     } else {
         Err(Errno(libc::EINVAL))
     }
-}
-
-/// Sets the state that the program reads in its `ibv_qp`.
-///
-/// # Safety
-/// `qp` must be a live queue pair created by this library.
-unsafe fn update_state(qp: *mut ibv_qp, state: ibv_qp_state) {
-    // SAFETY: `qp` is live: the caller's contract, section Safety. `state` is a `u32` that is
-    // aligned for an atomic, and this library accesses it only atomically; how the program reads it
-    // is the program's responsibility.
-    unsafe { AtomicU32::from_ptr(&raw mut (*qp).state) }.store(state, Ordering::Relaxed);
-}
-
-/// Removes the attributes that do not apply to a service. Programs give each half of an XRC
-/// connection the attributes of both; as in the kernel, each half takes its own.
-fn meaningful(service: QpType, mask: AttrMask) -> AttrMask {
-    match service {
-        QpType::XrcIni => mask - (AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER),
-        QpType::XrcTgt => {
-            mask - (AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY)
-        }
-        _ => mask,
-    }
-}
-
-/// Changes attributes of a queue pair.
-///
-/// # Safety
-/// `qp` must be null or a live queue pair created by this library. `attr` must be null or point to
-/// readable attributes.
-pub unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    attr_mask: c_int,
-) -> c_int {
-    entry::status("ibv_modify_qp", || {
-        // SAFETY: `qp` is null or live, and `attr` null or readable: the caller's contract, section
-        // Safety.
-        let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
-        let mask = meaningful(pair.driver.service(), mask_from(attr_mask)?);
-        let driver_attr = attributes_from(&attr, mask)?;
-        pair.driver.modify(&driver_attr, mask)?;
-        if mask.contains(AttrMask::STATE) {
-            // SAFETY: `qp` is non-null, since `pair_of` accepted it, and live: the caller's
-            // contract, section Safety.
-            unsafe { update_state(qp, attr.qp_state) };
-        }
-        Ok(())
-    })
-}
-
-/// Reads all attributes of a queue pair, whatever the mask asks for.
-///
-/// # Safety
-/// `qp` must be null or a live queue pair created by this library. `attr` and `init_attr` must be
-/// null or point to writable attributes.
-pub unsafe extern "C" fn ibv_query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    _attr_mask: c_int,
-    init_attr: *mut ibv_qp_init_attr,
-) -> c_int {
-    entry::status("ibv_query_qp", || {
-        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
-        let pair = unsafe { pair_of(qp) }?;
-        let cap = pair.driver.cap();
-        let ibv_attr = to_ibv_qp_attr(&pair.driver.attributes(), &cap);
-        // SAFETY: `qp` is non-null, since `pair_of` accepted it, and live: the caller's contract,
-        // section Safety. These members do not change after creation, and are read without a
-        // reference.
-        let (qp_context, send_cq, recv_cq, srq, qp_type) = unsafe {
-            (
-                (&raw const (*qp).qp_context).read(),
-                (&raw const (*qp).send_cq).read(),
-                (&raw const (*qp).recv_cq).read(),
-                (&raw const (*qp).srq).read(),
-                (&raw const (*qp).qp_type).read(),
-            )
-        };
-        let init = ibv_qp_init_attr {
-            qp_context,
-            send_cq,
-            recv_cq,
-            srq,
-            cap: to_ibv_qp_cap(&cap),
-            qp_type,
-            sq_sig_all: c_int::from(pair.driver.signals_all()),
-        };
-        // SAFETY: `qp` is non-null and live, and `attr` and `init_attr` are null or writable: the
-        // caller's contract, section Safety.
-        unsafe {
-            update_state(qp, ibv_attr.qp_state);
-            entry::write(attr, ibv_attr)?;
-            entry::write(init_attr, init)
-        }
-    })
-}
-
-/// Implements `modify_qp_rate_limit` of a context.
-///
-/// # Safety
-/// `qp` must be null or a live queue pair created by this library. `attr` must be null or point to
-/// readable attributes.
-pub(super) unsafe extern "C" fn modify_qp_rate_limit(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_rate_limit_attr,
-) -> c_int {
-    entry::status("ibv_modify_qp_rate_limit", || {
-        // SAFETY: `qp` is null or live, and `attr` null or readable: the caller's contract, section
-        // Safety.
-        let (pair, attr) = unsafe { (pair_of(qp)?, entry::read(attr)?) };
-        if attr.comp_mask != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
-        // `typical_pkt_sz` is ignored: the limit applies to actual packet sizes.
-        Ok(pair.driver.limit_rate(attr.rate_limit, attr.max_burst_sz)?)
-    })
-}
-
-/// Returns whether data is written in order, so that a program may poll memory instead of waiting
-/// for the completion.
-///
-/// Always 0: within a packet the processor may copy bytes in any order.
-///
-/// # Safety
-/// `qp` must be null or a live queue pair created by this library.
-pub unsafe extern "C" fn ibv_query_qp_data_in_order(
-    qp: *mut ibv_qp,
-    _op: ibv_wr_opcode,
-    _flags: u32,
-) -> c_int {
-    entry::value("ibv_query_qp_data_in_order", 0, || {
-        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
-        if let Err(error) = unsafe { pair_of(qp) } {
-            errno::set(error);
-        }
-        0
-    })
-}
-
-/// Destroys a queue pair.
-///
-/// Returns `EBUSY` while it is attached to a multicast group, or a flow steers frames to it. Waits
-/// until the program has acknowledged all events of it that it has received.
-///
-/// # Safety
-/// `qp` must be null or a live queue pair created by this library. No other call may use it now or
-/// later.
-pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    entry::status("ibv_destroy_qp", || {
-        // SAFETY: `qp` is null or a live queue pair: the caller's contract, section Safety.
-        let pair = unsafe { pair_of(qp) }?;
-        if !pair.driver.groups().is_empty() {
-            return Err(Errno(libc::EBUSY));
-        }
-        pair.flows.check_none()?;
-        pair.destroy();
-        // SAFETY: `qp` is live, and no other call uses it: the caller's contract, section Safety.
-        // After `destroy` no event refers to it.
-        drop(unsafe { object::free(qp.cast::<ibv_qp_ex>()) });
-        Ok(())
-    })
 }

@@ -1,0 +1,89 @@
+//! Listeners for streams.
+#![forbid(unsafe_code)]
+
+use super::{Owned, RdmaStream, to_io};
+use crate::reactor::{Reactor, Readable};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use urxe_rsockets::StreamSocket;
+
+/// The connections that the process accepts before the program takes them.
+const BACKLOG: i32 = 128;
+
+/// A listener for [`RdmaStream`]s.
+///
+/// Connections are established before the program takes them, as with TCP. Dropping the listener
+/// closes those that it has not taken.
+#[derive(Debug)]
+pub struct RdmaListener {
+    socket: Owned,
+    readable: Readable,
+}
+
+impl RdmaListener {
+    /// Listens on an address; port 0 selects a free port. (`rbind`, `rlisten`.)
+    ///
+    /// # Errors
+    /// Those of the address, for instance that the port is in use.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<RdmaListener> {
+        super::stream::first_success(address, |address| {
+            let socket = Owned(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+            socket.bind(address).map_err(to_io)?;
+            socket.listen(BACKLOG).map_err(to_io)?;
+            Ok(RdmaListener {
+                socket,
+                readable: Readable::default(),
+            })
+        })
+    }
+
+    /// The address that the listener is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.socket.local_address()
+    }
+
+    /// Takes a connection, and waits until there is one. (`raccept`.)
+    ///
+    /// # Errors
+    /// The error of the system call on the descriptor.
+    pub fn accept_blocking(&self) -> io::Result<RdmaStream> {
+        Ok(RdmaStream::new(self.socket.accept().map_err(to_io)?))
+    }
+
+    /// Takes a connection; `None` if there is none.
+    ///
+    /// # Errors
+    /// As for [`RdmaListener::accept_blocking`].
+    pub fn try_accept(&self) -> io::Result<Option<RdmaStream>> {
+        Ok(self
+            .socket
+            .try_accept()
+            .map_err(to_io)?
+            .map(RdmaStream::new))
+    }
+
+    /// Takes a connection, and waits until there is one.
+    ///
+    /// # Errors
+    /// The error of the reactor.
+    pub async fn accept(&self) -> io::Result<RdmaStream> {
+        std::future::poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// Takes a connection, or wakes the task when there is one.
+    ///
+    /// # Errors
+    /// The error of the reactor.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<RdmaStream>> {
+        let accept = || self.try_accept();
+        self.socket
+            .arm(|fd| self.readable.poll_take(context, fd, accept))
+    }
+
+    /// Selects the reactor for the futures of the listener.
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.readable.use_reactor(Arc::new(reactor));
+    }
+}

@@ -1,0 +1,354 @@
+//! Streams.
+#![forbid(unsafe_code)]
+
+use super::data::{Incoming, Outgoing};
+use super::{Owned, to_io, unless_blocked};
+use crate::reactor::{Reactor, Readable};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use urxe_proto::rsocket::stream::Shutdown as Direction;
+use urxe_rsockets::StreamSocket;
+use urxe_rsockets::watch::Wake;
+
+/// A stream of bytes over RDMA.
+///
+/// `&RdmaStream` can be read and written too, so two threads may share one. [`RdmaStream::into_split`]
+/// makes two halves for two tasks.
+///
+/// Dropping it closes the connection, and waits until the peer has received what was sent, or the
+/// connection is found broken. A task awaits the shutdown first, so that the drop does not wait.
+#[derive(Debug)]
+pub struct RdmaStream(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    socket: Owned,
+    readable: Readable,
+    /// Whether the message that nothing more is sent was sent to the peer.
+    announced_end: AtomicBool,
+}
+
+impl RdmaStream {
+    pub(super) fn new(socket: Arc<StreamSocket>) -> RdmaStream {
+        Self::of(Owned(socket))
+    }
+
+    fn of(socket: Owned) -> RdmaStream {
+        RdmaStream(Arc::new(Inner {
+            socket,
+            readable: Readable::default(),
+            announced_end: AtomicBool::new(false),
+        }))
+    }
+
+    /// Connects to a listener, and waits until the connection is established. (`rconnect`.)
+    ///
+    /// The addresses are tried in turn.
+    ///
+    /// # Errors
+    /// The reason why the last address failed.
+    pub fn connect_blocking(address: impl ToSocketAddrs) -> io::Result<RdmaStream> {
+        first_success(address, |address| {
+            let socket = Owned(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+            socket.connect(address).map_err(to_io)?;
+            Ok(Self::of(socket))
+        })
+    }
+
+    /// Connects to a listener.
+    ///
+    /// The addresses are tried in turn. Each is resolved synchronously: that waits for the link
+    /// layer's address of a peer on the local network that is not known yet.
+    ///
+    /// # Errors
+    /// The reason why the last address failed.
+    pub async fn connect(address: impl ToSocketAddrs) -> io::Result<RdmaStream> {
+        let mut last = no_address();
+        for address in address.to_socket_addrs()? {
+            match Self::connect_to(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect_to(address: SocketAddr) -> io::Result<RdmaStream> {
+        let socket = Owned(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+        let (wake, readable) = (Wake::new()?, Readable::default());
+        socket.watchers.add(&wake);
+        let flags = &socket.status_flags;
+        flags.fetch_or(libc::O_NONBLOCK, Ordering::Relaxed);
+        let attempt = || {
+            // Cleared first: a change after the attempt makes the descriptor readable again.
+            wake.clear();
+            let error = match socket.connect(address) {
+                Ok(()) => return Ok(Some(())),
+                Err(error) => error.errno(),
+            };
+            match (error, socket.take_error()) {
+                (libc::EINPROGRESS, 0) => Ok(None),
+                (error, 0) | (_, error) => Err(io::Error::from_raw_os_error(error)),
+            }
+        };
+        std::future::poll_fn(|context| readable.poll_take(context, wake.fd(), attempt)).await?;
+        flags.fetch_and(!libc::O_NONBLOCK, Ordering::Relaxed);
+        socket.watchers.remove(&wake);
+        Ok(Self::of(socket))
+    }
+
+    /// The local address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.socket.local_address()
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if it is unknown.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let address = self.0.socket.peer_address();
+        address.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+    }
+
+    /// Shuts down one or both directions, and waits until sent data has arrived. (`rshutdown`.)
+    ///
+    /// After [`Shutdown::Write`] the peer reads the end of the stream, and may still send.
+    ///
+    /// # Errors
+    /// The error of the connection manager.
+    pub fn shutdown_blocking(&self, how: Shutdown) -> io::Result<()> {
+        let direction = match how {
+            Shutdown::Read => Direction::Read,
+            Shutdown::Write => Direction::Write,
+            Shutdown::Both => Direction::Both,
+        };
+        if how != Shutdown::Read {
+            self.0.announced_end.store(true, Ordering::Release);
+        }
+        self.0.socket.shut_down(direction).map_err(to_io)
+    }
+
+    /// Shuts down the direction to the peer, or wakes the task when sent data has arrived.
+    ///
+    /// # Errors
+    /// The error of the reactor or of the connection manager.
+    pub fn poll_shutdown(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = &*self.0;
+        self.poll_ready(context, || {
+            let mut announced = inner.announced_end.load(Ordering::Acquire);
+            let result = inner.socket.try_shut_down(Direction::Write, &mut announced);
+            inner.announced_end.store(announced, Ordering::Release);
+            unless_blocked(result)
+        })
+    }
+
+    /// Reads into the slices in order, or wakes the task when there is data. 0 bytes are the end of
+    /// the stream, or a read without room.
+    ///
+    /// # Errors
+    /// As for [`Read::read`] of the stream, or the error of the reactor.
+    pub fn poll_read_vectored(
+        &self,
+        context: &mut Context<'_>,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_ready(context, || unless_blocked(self.receive(slices, true)))
+    }
+
+    /// Writes the slices in order, as much as there is room for, or wakes the task when there is
+    /// room.
+    ///
+    /// # Errors
+    /// As for [`Write::write`] of the stream, or the error of the reactor.
+    pub fn poll_write_vectored(
+        &self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_ready(context, || unless_blocked(self.send(slices, true)))
+    }
+
+    /// Selects the reactor for the tasks that use the stream.
+    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
+        self.0.readable.use_reactor(Arc::new(reactor));
+    }
+
+    /// Splits the stream into a half for reading and one for writing.
+    ///
+    /// Dropping the half for writing shuts down that direction. The connection is closed after
+    /// both are dropped.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        let other = RdmaStream(Arc::clone(&self.0));
+        (ReadHalf(self), WriteHalf(other))
+    }
+
+    fn receive(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        dont_wait: bool,
+    ) -> Result<usize, urxe_rsockets::error::Error> {
+        let mut sink = Incoming::new(slices);
+        let received = self.0.socket.receive(&mut sink, dont_wait, false, false);
+        Ok(received? as usize)
+    }
+
+    fn send(
+        &self,
+        slices: &[IoSlice<'_>],
+        dont_wait: bool,
+    ) -> Result<usize, urxe_rsockets::error::Error> {
+        let mut source = Outgoing::new(slices);
+        Ok(self.0.socket.send(&mut source, dont_wait)? as usize)
+    }
+
+    /// Calls `attempt` until it does not have to wait.
+    fn poll_ready<T>(
+        &self,
+        context: &Context<'_>,
+        mut attempt: impl FnMut() -> io::Result<Option<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Some(value) = attempt()? {
+            return Poll::Ready(Ok(value));
+        }
+        let socket = &self.0.socket;
+        let take = || {
+            // A completion after `arm` makes the descriptor readable; the attempt that follows
+            // finds those before it.
+            socket.clear();
+            socket.arm(|_| ());
+            attempt()
+        };
+        socket.arm(|fd| self.0.readable.poll_take(context, fd, take))
+    }
+}
+
+/// Returns the first success among the addresses, or the last error.
+pub(super) fn first_success<T>(
+    addresses: impl ToSocketAddrs,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = no_address();
+    for address in addresses.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(value) => return Ok(value),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")
+}
+
+impl Read for &RdmaStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read_vectored(&mut [IoSliceMut::new(buffer)])
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.receive(slices, false).map_err(to_io)
+    }
+}
+
+impl Write for &RdmaStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(data)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(slices, false).map_err(to_io)
+    }
+
+    /// Does nothing: data is sent when it is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for RdmaStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(slices)
+    }
+}
+
+impl Write for RdmaStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&*self).write(data)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(slices)
+    }
+
+    /// Does nothing: data is sent when it is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The half of a stream for reading, see [`RdmaStream::into_split`].
+#[derive(Debug)]
+pub struct ReadHalf(RdmaStream);
+
+/// The half of a stream for writing, see [`RdmaStream::into_split`].
+#[derive(Debug)]
+pub struct WriteHalf(RdmaStream);
+
+impl ReadHalf {
+    /// The stream.
+    pub fn stream(&self) -> &RdmaStream {
+        &self.0
+    }
+}
+
+impl WriteHalf {
+    /// The stream.
+    pub fn stream(&self) -> &RdmaStream {
+        &self.0
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        if self.0.0.announced_end.load(Ordering::Acquire) {
+            return;
+        }
+        if let Err(error) = self.0.shutdown_blocking(Shutdown::Write) {
+            tracing::debug!(%error, "a stream's end was not announced");
+        }
+    }
+}
+
+impl Read for ReadHalf {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.read_vectored(slices)
+    }
+}
+
+impl Write for WriteHalf {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.write(data)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_vectored(slices)
+    }
+
+    /// Does nothing: data is sent when it is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

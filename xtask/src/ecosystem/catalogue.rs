@@ -1,0 +1,684 @@
+//! The programs, as data.
+
+use super::program::Place::{Cluster, OneHost, TwoHosts};
+use super::program::{Omitted, Place, Program, Ready, Run, Server};
+
+/// Prints the version of Debian packages.
+macro_rules! version_of {
+    ($package:literal) => {
+        concat!("dpkg-query --show --showformat '${Version} ' ", $package)
+    };
+}
+
+const BOTH: &[Place] = &[OneHost, TwoHosts];
+
+/// A run with a server that listens at a TCP port and exits after its client.
+const fn pair(
+    name: &'static str,
+    server: &'static str,
+    port: u16,
+    client: &'static str,
+    expected: &'static str,
+) -> Run {
+    Run {
+        name,
+        places: BOTH,
+        server: Some(Server {
+            command: server,
+            ready: Ready::Tcp(port),
+            stays: false,
+        }),
+        client,
+        expected,
+        limit: 120,
+        known: None,
+    }
+}
+
+macro_rules! ucx_perftest {
+    ($name:literal, $test:literal) => {
+        pair(
+            $name,
+            concat!("urxe run -- ucx_perftest -t ", $test),
+            13337,
+            concat!("urxe run -- ucx_perftest {server} -t ", $test),
+            "Final:",
+        )
+    };
+}
+
+macro_rules! fi_pingpong {
+    ($name:literal, $options:literal) => {
+        pair(
+            $name,
+            concat!("urxe run -- fi_pingpong ", $options),
+            47592,
+            concat!("urxe run -- fi_pingpong ", $options, " {server}"),
+            "64k",
+        )
+    };
+}
+
+/// A run on hosts of the cluster, without a server.
+const fn cluster(name: &'static str, command: &'static str, expected: &'static str) -> Run {
+    Run {
+        name,
+        places: &[Cluster],
+        server: None,
+        client: command,
+        expected,
+        limit: 240,
+        known: None,
+    }
+}
+
+/// All hosts of the cluster with this number of slots, as Open MPI writes them.
+macro_rules! eight {
+    ($slots:literal) => {
+        concat!(
+            "192.0.2.1:",
+            $slots,
+            ",192.0.2.2:",
+            $slots,
+            ",192.0.2.3:",
+            $slots,
+            ",192.0.2.4:",
+            $slots,
+            ",192.0.2.5:",
+            $slots,
+            ",192.0.2.6:",
+            $slots,
+            ",192.0.2.7:",
+            $slots,
+            ",192.0.2.8:",
+            $slots
+        )
+    };
+}
+
+/// Open MPI, without its binding of ranks to cores: the emulated hosts have the same cores.
+macro_rules! open_mpi {
+    ($hosts:expr, $rest:literal) => {
+        concat!(
+            "mpirun.openmpi --allow-run-as-root --bind-to none",
+            " --mca plm_rsh_agent $WORKSPACE/tests/ecosystem/agent.sh",
+            " --mca plm_rsh_no_tree_spawn 1 --mca pml ucx --mca osc ucx -H ",
+            $hosts,
+            " ",
+            $rest
+        )
+    };
+}
+
+macro_rules! mpich {
+    ($hosts:literal, $rest:literal) => {
+        concat!(
+            "mpirun.mpich -localhost 192.0.2.100 -launcher rsh",
+            " -launcher-exec $WORKSPACE/tests/ecosystem/agent.sh -hosts ",
+            $hosts,
+            " ",
+            $rest
+        )
+    };
+}
+
+macro_rules! qperf {
+    ($name:literal, $tests:literal, $expected:literal) => {
+        Run {
+            name: $name,
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- qperf",
+                ready: Ready::Tcp(19765),
+                stays: true,
+            }),
+            client: concat!("urxe run -- qperf -t 1 -cm 1 {server} ", $tests),
+            expected: $expected,
+            limit: 120,
+            known: None,
+        }
+    };
+}
+
+macro_rules! fio {
+    ($name:literal, $verb:literal) => {
+        Run {
+            name: $name,
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- fio --name=server --ioengine=rdma --port=9901 --bs=64k \
+                          --size=16m --rw=read --iodepth=16 --filename=unused",
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: concat!(
+                "urxe run -- fio --name=client --ioengine=rdma --hostname={server} --port=9901 ",
+                "--rw=write --bs=64k --size=16m --iodepth=4 --iodepth_batch_complete=1 --verb=",
+                $verb
+            ),
+            expected: "io=16.0MiB",
+            limit: 120,
+            known: None,
+        }
+    };
+}
+
+const ISER: Server = Server {
+    command: "urxe run -- $WORKSPACE/tests/ecosystem/iser_target.sh {server}",
+    ready: Ready::Output("ready"),
+    stays: true,
+};
+
+macro_rules! iser {
+    ($name:literal, $command:literal, $expected:literal) => {
+        Run {
+            name: $name,
+            places: BOTH,
+            server: Some(ISER),
+            client: concat!(
+                "urxe run -- ",
+                $command,
+                " -i iqn.2026-01.example:host iser://{server}:3260/iqn.2026-01.example:disk/1"
+            ),
+            expected: $expected,
+            limit: 120,
+            known: None,
+        }
+    };
+}
+
+/// Builds the programs of tests/ecosystem with this compiler.
+macro_rules! mpi_programs {
+    ($compiler:literal) => {
+        concat!(
+            "for name in transfers stencil alltoall pingpong; do ",
+            $compiler,
+            " -O2 -o $name $WORKSPACE/tests/ecosystem/$name.c; done"
+        )
+    };
+}
+
+/// Unpacks a crate as Cargo downloads it, and builds its tests with its own lock file.
+macro_rules! build_crate {
+    ($name:literal, $version:literal) => {
+        concat!(
+            "cargo info --quiet ",
+            $name,
+            "@",
+            $version,
+            " >/dev/null\n",
+            "[ -d source ] || cp -r ${CARGO_HOME:-$HOME/.cargo}/registry/src/*/",
+            $name,
+            "-",
+            $version,
+            " source\n",
+            "cd source\n",
+            "CARGO_TARGET_DIR=../target ",
+            "cargo test --quiet --locked --no-run"
+        )
+    };
+}
+
+/// Runs the tests of a crate on one host.
+macro_rules! crate_tests {
+    ($arguments:literal, $expected:literal, $known:expr) => {
+        Run {
+            name: "the crate's tests",
+            places: &[OneHost],
+            server: None,
+            // Some tests provoke errors, of which urxe writes messages.
+            client: concat!(
+                "cd source && CARGO_TARGET_DIR=../target ",
+                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='urxe run --' ",
+                "cargo test --quiet --locked --offline --no-fail-fast ",
+                $arguments,
+                " 2>&1"
+            ),
+            expected: $expected,
+            limit: 600,
+            known: $known,
+        }
+    };
+}
+
+/// Programs for the check, which are not among its tests, and take about a minute.
+pub(super) const QUICK: &[&str] = &["openmpi", "qperf", "iser"];
+
+macro_rules! fabtest {
+    ($test:literal, $expected:literal) => {
+        Run {
+            name: $test,
+            places: &[TwoHosts],
+            server: Some(Server {
+                command: concat!("urxe run -- install/bin/", $test),
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: concat!("urxe run -- install/bin/", $test, " {server}"),
+            expected: $expected,
+            limit: 120,
+            known: None,
+        }
+    };
+}
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "ucx",
+        title: "UCX: ucx_perftest",
+        packages: &["ucx-utils"],
+        prepare: "",
+        version: version_of!("ucx-utils"),
+        runs: &[
+            ucx_perftest!("tag, latency", "tag_lat -n 1000 -s 8"),
+            ucx_perftest!("tag, bandwidth", "tag_bw -n 200 -s 1000000"),
+            ucx_perftest!("tag, wake-ups", "tag_lat -n 1000 -s 8 -E sleep"),
+            ucx_perftest!("active messages", "ucp_am_bw -n 1000 -s 65536"),
+            ucx_perftest!("stream", "stream_bw -n 1000 -s 65536"),
+            ucx_perftest!("put", "ucp_put_bw -n 1000 -s 65536"),
+            ucx_perftest!("get", "ucp_get -n 1000 -s 65536"),
+            ucx_perftest!("fetch and add", "ucp_fadd -n 1000 -s 8"),
+            ucx_perftest!("compare and swap", "ucp_cswap -n 1000 -s 8"),
+        ],
+        needs: "On one host UCX prefers shared memory; between hosts it uses `rc_verbs` and `ud_verbs`.",
+    },
+    Program {
+        name: "ucx-gtest",
+        title: "UCX: gtest, transports",
+        packages: &[
+            "autoconf",
+            "automake",
+            "libtool",
+            "g++",
+            "make",
+            "pkg-config",
+            "libibverbs-dev",
+            "librdmacm-dev",
+            "libnuma-dev",
+        ],
+        // Without optimization of the tests, which are a million lines after expansion.
+        prepare: "$WORKSPACE/tests/ecosystem/source.sh bookworm ucx\n\
+                  [ ! -x source/test/gtest/gtest ] || exit 0\n\
+                  cd source\n\
+                  [ -f Makefile ] || { ./autogen.sh; ./contrib/configure-release --enable-gtest \
+                  --without-java --without-go --disable-doxygen-doc; } >build.log 2>&1\n\
+                  flags='-g0 -Wno-error'\n\
+                  make -k -j$(nproc) CFLAGS=\"-O1 $flags\" CXXFLAGS=\"-O0 $flags\" \
+                  >>build.log 2>&1 || true\n\
+                  make -j$(nproc) -C test/gtest/common/googletest CXXFLAGS=\"-O0 $flags\" \
+                  >>build.log 2>&1\n\
+                  make -j$(nproc) -C test/gtest CFLAGS=\"-O1 $flags\" CXXFLAGS=\"-O0 $flags\" gtest \
+                  >>build.log 2>&1",
+        version: "sed -n 's/^PACKAGE_VERSION = //p' source/Makefile",
+        runs: &[
+            Run {
+                name: "rc_verbs and ud_verbs",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- source/test/gtest/gtest --gtest_filter=\
+                         'rc_verbs/uct_*:ud_verbs/uct_*:rc_verbs/test_uct_ep.*:ud_verbs/test_uct_ep.*\
+                         :-*p2p_rma*:*p2p_am_test*'",
+                expected: "[  PASSED  ]",
+                limit: 300,
+                known: None,
+            },
+            Run {
+                name: "ud_verbs: an interface closes while datagrams arrive",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- source/test/gtest/gtest --gtest_repeat=30 \
+                         --gtest_filter='ud_verbs/test_uct_pending.pending_purge/0'",
+                expected: "[  PASSED  ]",
+                limit: 120,
+                known: Some(
+                    "segmentation fault in urxe, at most runs. UCX's registration cache keeps a buffer \
+                     registered until after it is unmapped, and frees the receive buffers before \
+                     the queue pair (`uct_ud_iface_t` cleanup). An adapter pins the pages; urxe \
+                     writes to the address. `UCX_IB_REG_METHODS=direct` avoids it",
+                ),
+            },
+        ],
+        needs: "The tests of performance and stress, and those with messages of a gigabyte, are left out.",
+    },
+    Program {
+        name: "libfabric",
+        title: "libfabric: fi_pingpong",
+        packages: &["libfabric-bin"],
+        prepare: "",
+        version: version_of!("libfabric-bin"),
+        runs: &[
+            fi_pingpong!("verbs, connections", "-p verbs -e msg -I 20 -S all -c"),
+            fi_pingpong!("verbs;ofi_rxm", "-p 'verbs;ofi_rxm' -e rdm -I 20 -S all -c"),
+        ],
+        needs: "",
+    },
+    Program {
+        name: "fabtests",
+        title: "libfabric: fabtests",
+        packages: &[
+            "autoconf",
+            "automake",
+            "libtool",
+            "gcc",
+            "make",
+            "libibverbs-dev",
+            "librdmacm-dev",
+        ],
+        // Debian has no package of fabtests. They need the libfabric of their own version.
+        prepare: "$WORKSPACE/tests/ecosystem/source.sh trixie libfabric\n\
+                  [ ! -x install/bin/fi_inject_test ] || exit 0\n\
+                  install=$PWD/install\n\
+                  cd source\n\
+                  { ./autogen.sh; ./configure --prefix=$install --enable-only --enable-verbs=yes \
+                  --enable-rxm; make -j$(nproc) install; cd fabtests; ./autogen.sh; ./configure \
+                  --prefix=$install --with-libfabric=$install; make -j$(nproc) install; } \
+                  >../build.log 2>&1",
+        version: "sed -n 's/^PACKAGE_VERSION = //p' source/Makefile",
+        runs: &[
+            fabtest!("fi_msg_pingpong -p verbs -I 50 -v", "1m"),
+            fabtest!("fi_msg_bw -p verbs -I 50", "1m"),
+            fabtest!("fi_rma_pingpong -p verbs -e msg -I 50 -o writedata", "1m"),
+            fabtest!("fi_rma_bw -p verbs -e msg -I 50 -o read", "1m"),
+            fabtest!("fi_rma_bw -p verbs -e msg -I 50 -o write", "1m"),
+            fabtest!("fi_cm_data -p verbs", "trying with data size"),
+            fabtest!("fi_rdm_pingpong -p 'verbs;ofi_rxm' -I 50 -v", "1m"),
+            fabtest!("fi_rdm_tagged_pingpong -p 'verbs;ofi_rxm' -I 50 -v", "1m"),
+            fabtest!("fi_rdm_tagged_bw -p 'verbs;ofi_rxm' -I 50", "1m"),
+            fabtest!("fi_rdm_atomic -p 'verbs;ofi_rxm' -I 20 -o all", "FI_UINT64"),
+            fabtest!(
+                "fi_unexpected_msg -p 'verbs;ofi_rxm' -I 20 -m",
+                "GOOD all done"
+            ),
+            fabtest!("fi_rdm_tagged_peek -p 'verbs;ofi_rxm'", "Receive msg"),
+            fabtest!(
+                "fi_inject_test -p 'verbs;ofi_rxm'",
+                "GOOD: Completed Testing"
+            ),
+        ],
+        needs: "",
+    },
+    Program {
+        name: "openmpi",
+        title: "Open MPI",
+        packages: &["openmpi-bin", "libopenmpi-dev", "gcc", "libc6-dev"],
+        prepare: mpi_programs!("mpicc.openmpi"),
+        version: version_of!("openmpi-bin"),
+        runs: &[
+            Run {
+                name: "mpirun -n 2, distribution's settings",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.openmpi --allow-run-as-root -n 2 ./alltoall 3 1000",
+                expected: "round 2: correct, 2 ranks",
+                limit: 120,
+                known: None,
+            },
+            Run {
+                name: "mpirun -n 2, UCX, all transfers",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.openmpi --allow-run-as-root --mca pml ucx \
+                         --mca osc ucx -n 2 ./transfers",
+                expected: "atomics: correct",
+                limit: 120,
+                known: None,
+            },
+            cluster(
+                "all transfers, 2 ranks on 2 hosts",
+                open_mpi!("192.0.2.1:1,192.0.2.2:1", "urxe run -- ./transfers"),
+                "atomics: correct",
+            ),
+            cluster(
+                "alltoall, 32 ranks on 8 hosts",
+                open_mpi!(eight!(4), "urxe run -- ./alltoall 3 1000"),
+                "round 2: correct, 32 ranks",
+            ),
+            cluster(
+                "stencil, 8 ranks on 8 hosts",
+                open_mpi!(eight!(1), "urxe run -- ./stencil"),
+                "stencil: correct, 8 ranks",
+            ),
+            cluster(
+                "latency and bandwidth, 2 hosts",
+                open_mpi!("192.0.2.1:1,192.0.2.2:1", "urxe run -- ./pingpong"),
+                "MB/s",
+            ),
+            cluster(
+                "the same over UCX's TCP, without urxe",
+                open_mpi!(
+                    "192.0.2.1:1,192.0.2.2:1",
+                    "--mca opal_common_ucx_tls any --mca opal_common_ucx_devices any \
+                     -x UCX_TLS=tcp,self ./pingpong"
+                ),
+                "MB/s",
+            ),
+            cluster(
+                "one of 8 hosts is killed",
+                concat!(
+                    "$WORKSPACE/tests/ecosystem/kill_host.sh 192.0.2.8 ",
+                    open_mpi!(eight!(1), "urxe run -- ./alltoall 1000000 1000")
+                ),
+                "every rank has ended",
+            ),
+        ],
+        needs: "Debian's `/etc/openmpi/openmpi-mca-params.conf` excludes UCX (`pml = ^ucx`), so that \
+`mpirun` uses TCP between hosts\nunless it has the options `--mca pml ucx --mca osc ucx`. Without that \
+file, Open MPI 4.1 prefers\nUCX for devices named `mlx*` only, and needs the same options. Without them \
+nothing is wrong, but\nnothing goes over RDMA.",
+    },
+    Program {
+        name: "mpich",
+        title: "MPICH",
+        packages: &["mpich", "libmpich-dev", "gcc", "libc6-dev"],
+        prepare: mpi_programs!("mpicc.mpich -w"),
+        version: version_of!("mpich"),
+        runs: &[
+            Run {
+                name: "mpirun -n 2, two-sided transfers",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.mpich -n 2 ./transfers 1048576 two-sided",
+                expected: "collectives: correct",
+                limit: 120,
+                known: None,
+            },
+            Run {
+                name: "mpirun -n 2, all transfers",
+                places: &[OneHost],
+                server: None,
+                client: "urxe run -- mpirun.mpich -n 2 ./transfers 1000",
+                expected: "atomics: correct",
+                limit: 120,
+                known: Some(
+                    "one-sided operations of MPICH 4.0.2 over shared memory return wrong data, \
+                     without urxe as well; `MPIR_CVAR_NOLOCAL=1` avoids shared memory",
+                ),
+            },
+            cluster(
+                "all transfers, 2 ranks on 2 hosts",
+                mpich!("192.0.2.1,192.0.2.2", "-n 2 urxe run -- ./transfers"),
+                "atomics: correct",
+            ),
+            cluster(
+                "alltoall, 8 ranks on 8 hosts",
+                mpich!(
+                    "192.0.2.1,192.0.2.2,192.0.2.3,192.0.2.4,192.0.2.5,192.0.2.6,192.0.2.7,192.0.2.8",
+                    "-n 8 urxe run -- ./alltoall 3 1000"
+                ),
+                "round 2: correct, 8 ranks",
+            ),
+        ],
+        needs: "Debian's MPICH uses UCX without options.",
+    },
+    Program {
+        name: "fio",
+        title: "fio, engine rdma",
+        packages: &["fio"],
+        prepare: "",
+        version: version_of!("fio"),
+        runs: &[fio!("write", "write"), fio!("read", "read")],
+        needs: "`verb=send` is not run: fio sets no RNR retries, and waits forever if a message arrives \
+before\nits receive.",
+    },
+    Program {
+        name: "qperf",
+        title: "qperf",
+        packages: &["qperf"],
+        prepare: "",
+        version: version_of!("qperf"),
+        runs: &[
+            qperf!(
+                "latency",
+                "rc_lat rc_rdma_write_lat rc_rdma_read_lat",
+                "latency"
+            ),
+            qperf!(
+                "bandwidth",
+                "rc_bw rc_bi_bw rc_rdma_write_bw rc_rdma_read_bw",
+                "bw"
+            ),
+            qperf!("atomics", "rc_compare_swap_mr rc_fetch_add_mr", "msg_rate"),
+            qperf!(
+                "verified atomics",
+                "ver_rc_compare_swap ver_rc_fetch_add",
+                "msg_rate"
+            ),
+        ],
+        needs: "Over RoCE, reliable connections need `-cm 1`: otherwise qperf addresses its peer by a \
+LID. `uc_*` and\n`ud_*` have no such option, and ask for packets of 2048 bytes, which Ethernet with an \
+MTU of 1500\ndoes not carry.",
+    },
+    Program {
+        name: "qemu",
+        title: "QEMU: migration by RDMA",
+        packages: &["qemu-system-x86"],
+        prepare: "",
+        version: version_of!("qemu-system-x86"),
+        runs: &[Run {
+            name: "migrate",
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- qemu-system-x86_64 -accel tcg -nodefaults -display none \
+                          -m 32 -incoming rdma:{server}:4444",
+                ready: Ready::Seconds(4),
+                stays: true,
+            }),
+            client: ": >migrate.out; $WORKSPACE/tests/ecosystem/migrate.sh {server}",
+            expected: "completed",
+            limit: 120,
+            known: None,
+        }],
+        needs: "",
+    },
+    Program {
+        name: "iser",
+        title: "tgt and libiscsi: iSER",
+        packages: &["tgt", "libiscsi-bin"],
+        prepare: "",
+        version: version_of!("tgt libiscsi-bin"),
+        runs: &[
+            iser!(
+                "read capacity",
+                "iscsi-readcapacity16",
+                "Total size:16777216"
+            ),
+            iser!("inquiry", "iscsi-inq", "DIRECT_ACCESS"),
+        ],
+        needs: "The target of tgtd needs both an initiator address and an initiator name.",
+    },
+    Program {
+        name: "dapl",
+        title: "DAPL: dtest",
+        packages: &["dapl2-utils", "libdapl2"],
+        prepare: "echo 'urxe u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"eth0 0\" \"\"' \
+                  >dat.conf",
+        version: version_of!("dapl2-utils"),
+        runs: &[Run {
+            name: "send, write, read, ping-pong",
+            places: &[TwoHosts],
+            server: Some(Server {
+                command: "DAT_OVERRIDE=dat.conf urxe run -- dtest -P urxe",
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: "DAT_OVERRIDE=dat.conf urxe run -- dtest -P urxe -h {server}",
+            expected: "DAPL Test Complete. PASSED",
+            limit: 120,
+            known: None,
+        }],
+        needs: "`/etc/dat.conf` needs a line for the interface, which the provider `libdaplofa` takes \
+by name.",
+    },
+    Program {
+        name: "valkey",
+        title: "Valkey with RDMA: its own RDMA test",
+        packages: &[
+            "gcc",
+            "make",
+            "libibverbs-dev",
+            "librdmacm-dev",
+            "pkg-config",
+        ],
+        prepare: "$WORKSPACE/tests/ecosystem/source.sh trixie valkey\n\
+                  make --quiet -j$(nproc) -C source BUILD_RDMA=yes MALLOC=libc OPTIMIZATION=-O1 \
+                  >build.log 2>&1\n\
+                  make --quiet -C source/tests/rdma >>build.log 2>&1",
+        version: "sed -n 's/#define VALKEY_VERSION \"\\(.*\\)\"/\\1/p' source/src/version.h",
+        runs: &[Run {
+            name: "rdma-test",
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- source/src/valkey-server --rdma-bind {server} \
+                          --rdma-port 6379 --port 0 --protected-mode no",
+                ready: Ready::Output("Ready to accept connections rdma"),
+                stays: true,
+            }),
+            client: "urxe run -- source/tests/rdma/rdma-test -h {server} -p 6379",
+            expected: "Valkey Over RDMA test",
+            limit: 120,
+            known: None,
+        }],
+        needs: "Debian's packages have no RDMA: `make BUILD_RDMA=yes`.",
+    },
+    Program {
+        name: "sideway",
+        title: "sideway (crate)",
+        packages: &["cmake", "libclang-dev", "libibverbs-dev", "librdmacm-dev"],
+        prepare: build_crate!("sideway", "0.4.3"),
+        version: "echo 0.4.3",
+        runs: &[crate_tests!(
+            "--lib --test test_qp --test test_cq --test test_mr_and_cq --test test_post_send",
+            "test result: ok",
+            None
+        )],
+        needs: "",
+    },
+];
+
+/// Programs that are not run.
+pub(super) const OMITTED: &[Omitted] = &[
+    Omitted {
+        title: "OSU benchmarks, Intel MPI benchmarks, mpi-testsuite",
+        reason: "Debian has no package; `tests/ecosystem` has programs that check the data instead",
+    },
+    Omitted {
+        title: "rust-rdma-io (crates rdma-io, rdma-io-sys)",
+        reason: "the crates contain no tests",
+    },
+    Omitted {
+        title: "async-rdma 0.5.0 (crate)",
+        reason: "present compilers reject it, for lints that it denies (`static_mut_refs`)",
+    },
+    Omitted {
+        title: "ibverbs 0.9.2 (crate)",
+        reason: "has two tests, and builds a copy of rdma-core",
+    },
+    Omitted {
+        title: "gloo",
+        reason: "PyTorch, which contains it, is too large to install for this purpose",
+    },
+    Omitted {
+        title: "SPDK",
+        reason: "Debian has no package, and its build needs DPDK",
+    },
+];
