@@ -22,16 +22,16 @@ use std::time::Duration;
 
 /// The largest distance from the expected PSN at which a request is queued.
 ///
-/// It is the largest window of a requester of the same kind. An attacker has to guess a PSN within
-/// it.
-const MAX_DISTANCE: i32 = MAX_WINDOW as i32;
+/// An attacker has to guess a PSN within it. With packets of 1024 bytes it is the memory that a
+/// connection may use; a larger window is limited by the memory before.
+const MAX_DISTANCE: i32 = 1 << 14;
 
 /// The largest distance from the expected PSN at which a request proves that its predecessors were
 /// sent.
 ///
-/// No requester has more outstanding. Requests beyond it cause the NAK for a gap, and leave no
-/// other trace.
-const MAX_PLAUSIBLE_DISTANCE: i32 = 4 * MAX_DISTANCE;
+/// It is the largest window of a requester of the same kind. Requests beyond it cause the NAK for a
+/// gap, and leave no other trace.
+const MAX_PLAUSIBLE_DISTANCE: i32 = MAX_WINDOW as i32;
 
 /// A request is queued for this many round trips, enough to retransmit the missing one repeatedly.
 const ROUND_TRIPS: u32 = 8;

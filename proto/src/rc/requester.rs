@@ -392,7 +392,12 @@ impl Requester {
             cx.counters.retransmitted += 1;
         } else if is_answered {
             let spacing = self.window.packets() / SAMPLES_PER_WINDOW;
-            self.recovery.measure(cursor.psn, spacing.max(1), now);
+            // The responses to the only request show the queue that they make themselves.
+            let timed = match cx.attr.max_rd_atomic {
+                1 => next.psn.prev(),
+                _ => cursor.psn,
+            };
+            self.recovery.measure(timed, spacing.max(1), now);
         }
         self.begun = self.begun.max(cursor.index + 1);
         let new = next.psn.diff(self.sent_end);

@@ -7,7 +7,8 @@
 //! - [`many_qps`]: the many-QP scenario: hosts with many queue pairs for reliable connections,
 //!   unreliable connections and datagrams, which share receives, fail and reconnect.
 //! - [`cm`]: hosts whose programs connect, reject, disconnect, abandon and crash.
-//! - [`throughput`]: figures of bulk transfer over links with loss or short queues.
+//! - [`throughput`]: figures of bulk transfer over links with loss or short queues; [`paths`]: over
+//!   paths of many lengths and rates.
 //!
 //! A run of the first three panics when a guarantee is violated. [`seeds`] runs many seeds, and
 //! shrinks the first that fails.
@@ -18,6 +19,7 @@ mod host;
 pub mod limits;
 mod link;
 pub mod many_qps;
+pub mod paths;
 pub mod rng;
 pub mod seeds;
 mod sink;

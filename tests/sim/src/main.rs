@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use urxe_sim::limits::{Fault, Limits};
 use urxe_sim::seeds::{self, Run, Stats};
-use urxe_sim::{cm, connection, many_qps, throughput};
+use urxe_sim::{cm, connection, many_qps, paths, throughput};
 
 /// Run seeded simulations of the protocol, with virtual time and bad networks.
 #[derive(Parser)]
@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, value_enum, value_delimiter = ',', requires = "seed")]
     without: Vec<Fault>,
 
-    /// With `congestion`: write the table to docs/CONGESTION.md.
+    /// With `paths`, `queues` or `congestion`: write the table to docs/CONGESTION.md.
     #[arg(long)]
     write: bool,
 }
@@ -58,8 +58,12 @@ enum Simulation {
     Cm,
     /// The link utilization of connections over links with loss or short queues: a table.
     Throughput,
-    /// The link utilization of connections over paths without loss, short and long: a table.
-    LongPaths,
+    /// The link utilization of connections over paths without loss, short and long, and the packets
+    /// that were sent again: a table.
+    Paths,
+    /// The link utilization of the congestion control algorithms over paths with queues that hold
+    /// less than the path carries in a round trip: a table.
+    Queues,
     /// The link utilization of the congestion control algorithms over paths with random losses: a
     /// table.
     Congestion,
@@ -75,23 +79,20 @@ fn main() -> ExitCode {
             throughput::table(|line| println!("{line}"));
             ExitCode::SUCCESS
         }
-        Simulation::LongPaths => {
-            throughput::long_path_table(|line| println!("{line}"));
-            ExitCode::SUCCESS
-        }
-        Simulation::Congestion => congestion(options.write),
+        Simulation::Paths => table("paths", options.write, paths::matrix),
+        Simulation::Queues => table("queues", options.write, paths::queues),
+        Simulation::Congestion => table("congestion", options.write, paths::congestion),
     }
 }
 
-/// The page with the table of `congestion`, between these two lines.
+/// The page with the tables.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONGESTION.md");
-const TABLE_BEGIN: &str = "<!-- cargo xtask sim congestion --write -->\n";
 const TABLE_END: &str = "<!-- end of the table -->\n";
 
-/// Prints the table of algorithms, and writes it to its page if `write` is set.
-fn congestion(write: bool) -> ExitCode {
+/// Prints the table `name`, and writes it to its place in the page if `write` is set.
+fn table(name: &str, write: bool, lines: impl FnOnce(&mut dyn FnMut(String))) -> ExitCode {
     let mut table = String::new();
-    throughput::congestion_table(|line| {
+    lines(&mut |line| {
         println!("{line}");
         table.push_str(&line);
         table.push('\n');
@@ -99,10 +100,11 @@ fn congestion(write: bool) -> ExitCode {
     if !write {
         return ExitCode::SUCCESS;
     }
+    let begin = format!("<!-- cargo xtask sim {name} --write -->\n");
     let replace = |page: &str| {
-        let (before, rest) = page.split_once(TABLE_BEGIN)?;
+        let (before, rest) = page.split_once(&begin)?;
         let (_, after) = rest.split_once(TABLE_END)?;
-        Some([before, TABLE_BEGIN, &table, TABLE_END, after].concat())
+        Some([before, &begin, &table, TABLE_END, after].concat())
     };
     let written = std::fs::read_to_string(PAGE).and_then(|page| match replace(&page) {
         Some(page) => std::fs::write(PAGE, page),

@@ -27,24 +27,23 @@ use urxe_proto::wire::Packet;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 /// The length of each WRITE, and of a long READ, in bytes.
-const MESSAGE: u32 = 64 << 10;
-/// The length of a READ on a long path, in bytes.
-const LONG: u32 = 1 << 20;
+pub const MESSAGE: u32 = 64 << 10;
 /// The length of a short READ in bytes: one packet.
 const SHORT: u32 = 4 << 10;
-/// The number of outstanding READs.
-const READS: u8 = 16;
+/// The number of outstanding READ requests.
+pub const READS: u8 = 16;
 /// The length of a transfer of the first two tables, in virtual time.
 const TRANSFER_TIME: Duration = Duration::from_millis(60);
 /// The window limits and the size of the out-of-order queue, as in the driver.
 const WINDOW: WindowLimits = WindowLimits {
     base_bytes: 256 << 10,
-    max_bytes: 64 << 20,
+    max_bytes: 256 << 20,
 };
 const OUT_OF_ORDER_BYTES: u32 = 16 << 20;
 const KEY: u32 = 1;
 const BASE: u64 = 1 << 32;
 const FIRST: u32 = 0x11;
+const PSN_BITS: u32 = 24;
 
 /// A link and its users.
 #[derive(Clone, Copy, Debug)]
@@ -67,11 +66,16 @@ pub struct Case {
     pub run: u32,
     /// The number of work requests that each requester keeps posted.
     pub depth: u32,
+    /// The number of READ requests that each requester may have outstanding (`max_rd_atomic`).
+    pub reads: u8,
+    /// The time from the start of the transfer to the start of the measurement of the link's use.
+    pub warm_up: Duration,
     /// The length of the transfer, in virtual time.
     pub duration: Duration,
 }
 
-const NIC: Case = Case {
+/// A NIC's link within a rack.
+pub const NIC: Case = Case {
     name: "25 Gbit/s, 60 us",
     senders: 1,
     rate: 3_000_000_000,
@@ -81,34 +85,10 @@ const NIC: Case = Case {
     loss: 0.0,
     run: 1,
     depth: 16,
+    reads: READS,
+    warm_up: Duration::ZERO,
     duration: TRANSFER_TIME,
 };
-
-/// The round trips of paths without loss, in microseconds.
-pub const ROUND_TRIPS: [u64; 8] = [100, 1_000, 5_000, 10_000, 26_000, 50_000, 100_000, 200_000];
-
-/// The rates of paths without loss, in bytes per second: 0.1, 1 and 10 Gbit/s.
-pub const RATES: [u64; 3] = [12_500_000, 125_000_000, 1_250_000_000];
-
-/// The payload of a packet, in bytes.
-const PACKET: u64 = 4096;
-
-/// Returns a path without loss, whose queue holds what the path carries in a round trip.
-///
-/// The transfer takes 40 round trips, and at least as long as 1000 packets.
-pub fn path(rate: u64, round_trip: Duration) -> Case {
-    let packet = Duration::from_nanos(PACKET * 1_000_000_000 / rate);
-    let product = rate as f64 * round_trip.as_secs_f64();
-    Case {
-        name: "path without loss",
-        rate,
-        round_trip,
-        queue: (product / PACKET as f64) as usize + 100,
-        depth: (2.0 * product / f64::from(MESSAGE)) as u32 + 16,
-        duration: (round_trip * 40).max(packet * 1000),
-        ..NIC
-    }
-}
 
 /// The cases of the tables.
 pub const CASES: [Case; 13] = [
@@ -190,10 +170,10 @@ pub const CASES: [Case; 13] = [
 /// The work of the requesters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// WRITEs of 64 KiB.
-    Write,
-    /// SENDs of 64 KiB.
-    Send,
+    /// WRITEs of this many bytes.
+    Write(u32),
+    /// SENDs of this many bytes.
+    Send(u32),
     /// READs of this many bytes.
     Read(u32),
 }
@@ -201,8 +181,7 @@ pub enum Work {
 impl Work {
     fn bytes(self) -> u32 {
         match self {
-            Work::Write | Work::Send => MESSAGE,
-            Work::Read(bytes) => bytes,
+            Work::Write(bytes) | Work::Send(bytes) | Work::Read(bytes) => bytes,
         }
     }
 }
@@ -214,12 +193,32 @@ pub struct Outcome {
     pub utilization: f64,
     /// The fraction of the sent packets that were retransmissions.
     pub retransmitted: f64,
+    /// The fraction of the link's rate, after the warm-up, that carried packets sent for the first
+    /// time.
+    pub carried: f64,
     /// The number of packets of either direction whose PSN had been sent before.
     pub sent_again: u64,
+    /// The number of packets that arrived for the first time.
+    pub arrived: u64,
+    /// The number of packets that arrived although they had arrived before.
+    pub arrived_again: u64,
+    /// The number of packets that were sent, acknowledgements excepted.
+    pub packets: u64,
+    /// The number of completed work requests.
+    pub completed: u64,
+    /// The longest time from posting a work request to its completion.
+    pub latency: Duration,
     /// The longest time for which a requester received nothing.
     pub longest_gap: Duration,
     /// The average time of a packet in the queue.
     pub queueing_delay: Duration,
+}
+
+impl Outcome {
+    /// The fraction of the packets that arrived which had arrived before.
+    pub fn needless(&self) -> f64 {
+        self.arrived_again as f64 / (self.arrived + self.arrived_again).max(1) as f64
+    }
 }
 
 impl fmt::Display for Outcome {
@@ -259,7 +258,7 @@ pub fn table(mut line: impl FnMut(String)) {
     line(format!("|---|{}", "---|".repeat(names.len())));
     for case in CASES {
         let cells = columns.iter().map(|&(algorithm, keeps_out_of_order)| {
-            run(&case, algorithm, keeps_out_of_order, Work::Write).to_string()
+            run(&case, algorithm, keeps_out_of_order, Work::Write(MESSAGE)).to_string()
         });
         let cells: Vec<_> = cells.collect();
         line(format!("| {} | {} |", case.name, cells.join(" | ")));
@@ -284,84 +283,6 @@ pub fn table(mut line: impl FnMut(String)) {
     }
 }
 
-/// Writes a table with a row per round trip, of paths without loss, and a column per operation and
-/// rate: the fraction of the rate that was used, and the number of packets that were sent again.
-pub fn long_path_table(mut line: impl FnMut(String)) {
-    line("Paths without loss; link utilization, packets sent again".to_owned());
-    let operations = [
-        ("WRITE", Work::Write),
-        ("SEND", Work::Send),
-        ("READ", Work::Read(LONG)),
-    ];
-    let columns = operations.map(|operation| RATES.map(|rate| (operation, rate)));
-    let columns = columns.as_flattened();
-    let names = columns
-        .iter()
-        .map(|((name, _), rate)| format!("{name}, {} Mbit/s", rate * 8 / 1_000_000));
-    let names: Vec<_> = names.collect();
-    line(format!("| | {} |", names.join(" | ")));
-    line(format!("|---|{}", "---|".repeat(names.len())));
-    for micros in ROUND_TRIPS {
-        let round_trip = Duration::from_micros(micros);
-        let cells = columns.iter().map(|&((_, work), rate)| {
-            let outcome = run(&path(rate, round_trip), Algorithm::default(), true, work);
-            let percent = outcome.utilization * 100.0;
-            format!("{percent:.0}%, {}", outcome.sent_again)
-        });
-        let cells: Vec<_> = cells.collect();
-        line(format!("| {round_trip:?} | {} |", cells.join(" | ")));
-    }
-}
-
-/// The loss probabilities of the table of lossy paths.
-const LOSSES: [f64; 3] = [0.0001, 0.001, 0.01];
-
-/// The round trips of the table of lossy paths, in milliseconds.
-const LOSSY_ROUND_TRIPS: [u64; 2] = [10, 50];
-
-/// The length of a transfer over a lossy path: CUBIC needs about ten seconds to fill it again.
-const LOSSY_DURATION: Duration = Duration::from_secs(20);
-
-/// Returns a path of 1 Gbit/s with random losses, whose queue holds what the path carries in a
-/// round trip.
-pub fn lossy_path(loss: f64, round_trip: Duration) -> Case {
-    Case {
-        name: "path with random losses",
-        loss,
-        duration: LOSSY_DURATION,
-        ..path(RATES[1], round_trip)
-    }
-}
-
-/// Writes a table with a row per path with random losses, and a column per operation and algorithm:
-/// the fraction of the rate that was used, and the fraction of packets that were retransmissions.
-pub fn congestion_table(mut line: impl FnMut(String)) {
-    let operations = [("WRITE", Work::Write), ("READ", Work::Read(LONG))];
-    let columns =
-        operations.map(|operation| Algorithm::ALL.map(|algorithm| (operation, algorithm)));
-    let columns = columns.as_flattened();
-    let names = columns
-        .iter()
-        .map(|((name, _), algorithm)| format!("{name}, `{algorithm}`"));
-    let names: Vec<_> = names.collect();
-    line(format!("| round trip, loss | {} |", names.join(" | ")));
-    line(format!("|---|{}", "---|".repeat(names.len())));
-    for millis in LOSSY_ROUND_TRIPS {
-        let round_trip = Duration::from_millis(millis);
-        for loss in LOSSES {
-            let cells = columns.iter().map(|&((_, work), algorithm)| {
-                let outcome = run(&lossy_path(loss, round_trip), algorithm, true, work);
-                let percent = |part: f64| part * 100.0;
-                let (used, again) = (percent(outcome.utilization), percent(outcome.retransmitted));
-                format!("{used:.1}%, {again:.2}%")
-            });
-            let cells: Vec<_> = cells.collect();
-            let row = cells.join(" | ");
-            line(format!("| {round_trip:?}, {}% | {row} |", loss * 100.0));
-        }
-    }
-}
-
 /// Runs one transfer. With `keeps_out_of_order`, responders have an out-of-order queue; otherwise
 /// they drop requests behind a gap.
 pub fn run(case: &Case, algorithm: Algorithm, keeps_out_of_order: bool, work: Work) -> Outcome {
@@ -376,6 +297,11 @@ struct Endpoint {
     work: Work,
     /// The PSN after the highest that it sent over the measured link.
     sent_end: Psn,
+    /// The PSNs of the packets that arrived over the measured link, a bit each.
+    arrived: Vec<u64>,
+    /// The times at which the outstanding work requests were posted.
+    posted: VecDeque<Time>,
+    latency: Duration,
     completed: u64,
     last_received: Time,
     longest_gap: Duration,
@@ -423,9 +349,16 @@ struct World {
     losses_left: u32,
     rng: Rng,
     now: Time,
+    /// Packets sent over the measured link, and READ requests.
     sent: u64,
+    requests: u64,
     /// Packets whose PSN had been sent before.
     retransmitted: u64,
+    /// Packets that arrived, for the first time and again.
+    arrived: u64,
+    arrived_again: u64,
+    /// The time for which the link carried packets sent for the first time, after the warm-up.
+    carrying: Duration,
     queueing_delay: Duration,
 }
 
@@ -446,8 +379,7 @@ impl World {
         };
         let endpoints = (0..2 * case.senders).map(|index| {
             let peer = (index + case.senders) % (2 * case.senders);
-            let depth = case.depth;
-            Endpoint::new(index, peer, algorithm, out_of_order_bytes, work, depth)
+            Endpoint::new(index, peer, algorithm, out_of_order_bytes, work, &case)
         });
         let mut world = World {
             case,
@@ -460,7 +392,11 @@ impl World {
             rng: Rng::seed_from_u64(1),
             now: Time(0),
             sent: 0,
+            requests: 0,
             retransmitted: 0,
+            arrived: 0,
+            arrived_again: 0,
+            carrying: Duration::ZERO,
             queueing_delay: Duration::ZERO,
         };
         for index in 0..case.senders {
@@ -526,6 +462,7 @@ impl World {
         let is_requester = from < senders;
         let to = (from + senders) % (2 * senders);
         if is_requester == matches!(self.work, Work::Read(_)) {
+            self.requests += u64::from(is_requester);
             let at = self.now + half;
             self.in_flight
                 .push(Reverse((at, self.number, to, packet, false)));
@@ -534,9 +471,10 @@ impl World {
         self.sent += 1;
         let parsed = Packet::parse(&packet).expect("what an end sends is well-formed");
         let psn = parsed.header.bth.psn;
-        match psn.before(self.endpoints[from].sent_end) {
-            true => self.retransmitted += 1,
-            false => self.endpoints[from].sent_end = psn.next(),
+        let is_first = !psn.before(self.endpoints[from].sent_end);
+        match is_first {
+            true => self.endpoints[from].sent_end = psn.next(),
+            false => self.retransmitted += 1,
         }
         while self.departures.front().is_some_and(|at| *at <= self.now) {
             self.departures.pop_front();
@@ -557,6 +495,14 @@ impl World {
         self.queueing_delay += begins.since(self.now);
         let leaves = begins + takes;
         self.departures.push_back(leaves);
+        let measured = Time(0) + self.case.warm_up..Time(0) + self.case.duration;
+        if is_first && measured.contains(&leaves) {
+            self.carrying += takes;
+        }
+        match self.endpoints[to].arrives(psn) {
+            true => self.arrived += 1,
+            false => self.arrived_again += 1,
+        }
         let at = leaves + half;
         self.in_flight
             .push(Reverse((at, self.number, to, packet, marked)));
@@ -574,8 +520,19 @@ impl World {
             utilization: completed as f64 * f64::from(self.work.bytes())
                 / (self.case.rate as f64 * self.case.duration.as_secs_f64()),
             retransmitted: self.retransmitted as f64 / self.sent.max(1) as f64,
+            carried: self.carrying.as_secs_f64()
+                / (self.case.duration - self.case.warm_up).as_secs_f64(),
+            arrived: self.arrived,
+            arrived_again: self.arrived_again,
+            packets: self.sent + self.requests,
+            completed,
+            latency: requesters
+                .iter()
+                .map(|end| end.latency)
+                .max()
+                .unwrap_or_default(),
             sent_again: match self.work {
-                Work::Write | Work::Send => self.retransmitted,
+                Work::Write(_) | Work::Send(_) => self.retransmitted,
                 Work::Read(_) => self.retransmitted + requests_again,
             },
             longest_gap: longest_gap.max().unwrap_or_default(),
@@ -592,8 +549,9 @@ impl Endpoint {
         algorithm: Algorithm,
         out_of_order_bytes: u32,
         work: Work,
-        depth: u32,
+        case: &Case,
     ) -> Self {
+        let depth = case.depth;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = Region {
             key: KEY,
@@ -633,6 +591,9 @@ impl Endpoint {
             host,
             work,
             sent_end: Psn::new(0),
+            arrived: vec![0; 1 << (PSN_BITS - 6)],
+            posted: VecDeque::new(),
+            latency: Duration::ZERO,
             completed: 0,
             last_received: Time(0),
             longest_gap: Duration::ZERO,
@@ -650,8 +611,8 @@ impl Endpoint {
             rnr_retry: 7,
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
-            max_rd_atomic: READS,
-            max_dest_rd_atomic: READS,
+            max_rd_atomic: case.reads,
+            max_dest_rd_atomic: case.reads,
             min_rnr_timer: 12,
             dest_qpn: qpn(peer),
             ..QpAttr::default()
@@ -678,7 +639,7 @@ impl Endpoint {
     }
 
     fn post_receive(&mut self, now: Time) {
-        if self.work == Work::Send {
+        if let Work::Send(_) = self.work {
             let buffer = self.buffer();
             self.host.receives.post(0, &buffer).expect("there is room");
             self.qp.receive_posted(now, &mut self.host);
@@ -691,8 +652,8 @@ impl Endpoint {
         let wr = SendWr {
             wr_id: 0,
             op: match self.work {
-                Work::Write => SendOp::Write { addr, rkey },
-                Work::Send => SendOp::Send,
+                Work::Write(_) => SendOp::Write { addr, rkey },
+                Work::Send(_) => SendOp::Send,
                 Work::Read(_) => SendOp::Read { addr, rkey },
             },
             flags: SendFlags::SIGNALED,
@@ -702,6 +663,18 @@ impl Endpoint {
         self.qp
             .post_send(&wr, now, &mut self.host)
             .expect("there is room");
+        self.posted.push_back(now);
+    }
+
+    /// Records that a packet with this PSN arrives. Returns whether it is the first.
+    fn arrives(&mut self, psn: Psn) -> bool {
+        let at = psn.get() as usize;
+        let is_first = self.arrived[at / 64] & (1 << (at % 64)) == 0;
+        self.arrived[at / 64] |= 1 << (at % 64);
+        // PSNs are used again after a round through their space.
+        let opposite = (at + (1 << (PSN_BITS - 1))) % (1 << PSN_BITS);
+        self.arrived[opposite / 64] = 0;
+        is_first
     }
 
     fn receive(&mut self, now: Time, bytes: &[u8], marked: bool, senders: usize) {
@@ -720,6 +693,8 @@ impl Endpoint {
         self.last_received = now;
         while self.host.sends.pop_front().is_some() {
             self.completed += 1;
+            let posted = self.posted.pop_front().expect("it was posted");
+            self.latency = self.latency.max(now.since(posted));
             self.post(now);
         }
         while self.host.receptions.pop_front().is_some() {
@@ -734,7 +709,7 @@ mod tests {
 
     fn utilization(name: &str, algorithm: Algorithm) -> f64 {
         let case = CASES.into_iter().find(|case| case.name == name).unwrap();
-        run(&case, algorithm, true, Work::Write).utilization
+        run(&case, algorithm, true, Work::Write(MESSAGE)).utilization
     }
 
     #[test]
@@ -769,50 +744,8 @@ mod tests {
     fn peer_that_goes_back_n_does_not_collapse_at_a_short_queue() {
         let name = "switch queue of 20 packets";
         let case = CASES.into_iter().find(|case| case.name == name).unwrap();
-        let outcome = run(&case, Algorithm::Loss, false, Work::Write);
+        let outcome = run(&case, Algorithm::Loss, false, Work::Write(MESSAGE));
         assert!(outcome.utilization > 0.47, "{outcome}");
         assert!(outcome.longest_gap < Duration::from_millis(2), "{outcome}");
-    }
-
-    #[test]
-    fn cubic_recovers_sooner_than_reno_on_a_long_path() {
-        let case = lossy_path(0.0001, Duration::from_millis(50));
-        let used = |algorithm| run(&case, algorithm, true, Work::Write).utilization;
-        let (cubic, reno) = (used(Algorithm::Cubic), used(Algorithm::Loss));
-        assert!(cubic > 1.2 * reno, "{cubic} {reno}");
-    }
-
-    #[test]
-    fn nothing_is_sent_again_on_a_path_without_loss() {
-        for micros in ROUND_TRIPS {
-            for algorithm in Algorithm::ALL {
-                for work in [Work::Write, Work::Send, Work::Read(MESSAGE), Work::Read(8)] {
-                    let path = path(RATES[1], Duration::from_micros(micros));
-                    let outcome = run(&path, algorithm, true, work);
-                    assert!(
-                        outcome.utilization > 0.0,
-                        "{micros} us, {algorithm}, {work:?}"
-                    );
-                    assert_eq!(outcome.sent_again, 0, "{micros} us, {algorithm}, {work:?}");
-                }
-            }
-        }
-    }
-
-    /// Start-up included: the window reaches what the path carries within 20 of 40 round trips.
-    #[test]
-    fn window_grows_to_what_a_long_path_carries() {
-        for micros in ROUND_TRIPS {
-            let path = path(RATES[1], Duration::from_micros(micros));
-            for work in [Work::Write, Work::Send, Work::Read(LONG)] {
-                let outcome = run(&path, Algorithm::default(), true, work);
-                let least = if work == Work::Read(LONG) { 0.4 } else { 0.65 };
-                assert!(
-                    outcome.utilization > least,
-                    "{micros} us, {work:?}: {outcome}"
-                );
-                assert_eq!(outcome.sent_again, 0, "{micros} us, {work:?}");
-            }
-        }
     }
 }

@@ -21,10 +21,10 @@ use urxe_proto::work::SendWr;
 
 /// The limits of the bytes that a connection has in flight. The base window fits a receive buffer
 /// of the default `rmem_max`, 212,992 bytes, which the kernel doubles. The maximum fills 10 Gbit/s
-/// over 50 ms.
+/// over 200 ms.
 const WINDOW: WindowLimits = WindowLimits {
     base_bytes: 256 << 10,
-    max_bytes: 64 << 20,
+    max_bytes: 256 << 20,
 };
 
 /// Most bytes in the out-of-order queue of a connection: half of what a process permits to all, so

@@ -265,3 +265,99 @@ fn mra_never_shortens_the_timeout() {
     assert_eq!(pair.state(CLIENT, client), State::MraReqReceived);
     assert_eq!(pair.sides[CLIENT].deadline(), before);
 }
+
+/// A path with a round trip of 200 ms that loses 5% of the messages.
+#[derive(Default)]
+struct FarPath {
+    /// Messages in flight in the order of their arrival, with the receiving side.
+    in_flight: VecDeque<(Time, usize, Transmit)>,
+    random: u32,
+    lost: u64,
+}
+
+impl FarPath {
+    /// Puts the messages that the managers have sent on the path.
+    fn send(&mut self, pair: &mut Pair) {
+        pair.collect();
+        let arrival = pair.now + Duration::from_millis(100);
+        for (side, transmit) in pair.sent.drain(..) {
+            // The constants of ANSI C's example of `rand`.
+            self.random = self.random.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            if (self.random >> 16).is_multiple_of(20) {
+                self.lost += 1;
+            } else {
+                self.in_flight.push_back((arrival, 1 - side, transmit));
+            }
+        }
+    }
+
+    /// Advances the clock to the next arrival or deadline. Returns false if there is none.
+    fn step(&mut self, pair: &mut Pair) -> bool {
+        self.send(pair);
+        let deadline = pair.sides.iter().map(Manager::deadline).min().unwrap();
+        let arrival = self.in_flight.front().map_or(Time::NEVER, |(at, ..)| *at);
+        if arrival.min(deadline) == Time::NEVER {
+            return false;
+        }
+        pair.now = arrival.min(deadline);
+        if arrival <= deadline {
+            let (_, side, transmit) = self.in_flight.pop_front().unwrap();
+            pair.arrive(side, &transmit.mad[..]);
+        } else {
+            let now = pair.now;
+            pair.sides
+                .iter_mut()
+                .for_each(|side| side.handle_timeout(now));
+        }
+        true
+    }
+}
+
+#[test]
+fn connections_over_a_path_of_200_ms_with_5_percent_loss_are_all_established() {
+    let mut pair = Pair::new();
+    let mut path = FarPath::default();
+    let (mut replied, mut ready) = (0, 0);
+    for _ in 0..100 {
+        let client = pair.connect();
+        let before = (replied, ready);
+        while (replied, ready) != (before.0 + 1, before.1 + 1) {
+            assert!(path.step(&mut pair), "no message and no deadline is left");
+            while let Some(event) = pair.sides[SERVER].poll_event() {
+                match event {
+                    Event::Request { id, .. } => pair.accept(id),
+                    Event::Ready { .. } => ready += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+            while let Some(event) = pair.sides[CLIENT].poll_event() {
+                match event {
+                    Event::Reply { .. } => {
+                        replied += 1;
+                        pair.ready(client);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        pair.disconnect(CLIENT, client);
+        while path.step(&mut pair) {
+            for side in [CLIENT, SERVER] {
+                while let Some(event) = pair.sides[side].poll_event() {
+                    if let Event::DisconnectRequest { id, .. } = event {
+                        pair.disconnect(side, id);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!((replied, ready), (100, 100));
+    // Each message is sent again only because it or its answer was lost.
+    let retransmitted = pair.counters(CLIENT).retransmitted + pair.counters(SERVER).retransmitted;
+    assert!(path.lost > 10 && retransmitted > 0);
+    assert!(
+        retransmitted <= path.lost,
+        "{retransmitted} of {}",
+        path.lost
+    );
+}

@@ -26,7 +26,8 @@ const GROWTH: f32 = 1.0 / 16.0;
 /// The path loses at random, or has a queue shorter than the target.
 const AFTER_LOSS: f32 = 0.875;
 
-/// The factor applied to the window for a loss at long round trips: a queue overflowed.
+/// The factor applied to the window for a loss at long round trips, or for many losses in a window:
+/// a queue overflowed.
 const AFTER_OVERFLOW: f32 = 0.5;
 
 /// Keeps the queueing delay below a target, like Swift (SIGCOMM 2020).
@@ -44,6 +45,8 @@ pub(super) struct Delay {
     /// The queueing delay: the last round trip minus the shortest.
     queued: Duration,
     shortest: Shortest,
+    /// Whether the last loss halved the window.
+    has_halved: bool,
     /// The window before a timeout that may be spurious.
     before_timeout: Option<f32>,
 }
@@ -58,6 +61,7 @@ impl Delay {
             startup: sizes.startup,
             queued: Duration::ZERO,
             shortest: Shortest::default(),
+            has_halved: false,
             before_timeout: None,
         }
     }
@@ -106,8 +110,16 @@ impl Controller for Delay {
     fn lost(&mut self, _now: Time) {
         let overflow = self.queued > self.target() / 2;
         let part = if overflow { AFTER_OVERFLOW } else { AFTER_LOSS };
+        self.has_halved = overflow;
         self.shrink(part, MINIMUM_AFTER_LOSS);
         self.before_timeout = None;
+    }
+
+    fn overflowed(&mut self) {
+        if !self.has_halved {
+            self.shrink(AFTER_OVERFLOW / AFTER_LOSS, MINIMUM_AFTER_LOSS);
+            self.has_halved = true;
+        }
     }
 
     fn timed_out(&mut self, _now: Time) {
@@ -208,6 +220,16 @@ mod tests {
         let mut delay = after(20, SHORT);
         trips(&mut delay, 1, SHORT + TARGET);
         delay.lost(Time(0));
+        assert_eq!(delay.window(), 32);
+    }
+
+    #[test]
+    fn many_losses_in_a_window_halve_it() {
+        let mut delay = after(20, SHORT);
+        delay.lost(Time(0));
+        delay.overflowed();
+        assert_eq!(delay.window(), 32);
+        delay.overflowed();
         assert_eq!(delay.window(), 32);
     }
 

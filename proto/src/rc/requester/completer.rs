@@ -111,6 +111,11 @@ impl Requester {
             if !self.recovery.gap_without_progress() {
                 return Outcome::RetriesExceeded;
             }
+        } else if !self.has_gone_back()
+            && !self.recovery.waits_for_receiver()
+            && self.fast_retransmit.is_in_flight(psn)
+        {
+            return self.settle(cx, host);
         }
         self.recovery.gap_retransmitted(psn, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);

@@ -38,12 +38,34 @@ pub(super) struct Retransmission {
 /// The loss of so few packets also does not classify the peer as [`PeerBehaviour::GoBackN`].
 const FEW: i32 = 4;
 
+/// The number of gaps in one window that are repaired a packet at a time.
+///
+/// A responder reports a gap when the one before it has closed, so each gap takes a round trip. At
+/// a queue that overflows, every second or third packet of a window may be missing. Beyond this
+/// number, the packets from a gap on are sent again, twice as many for each further gap, up to
+/// [`MAX_RUN`].
+const GAPS_REPAIRED_SINGLY: u32 = 4;
+
+/// The most packets that are sent again for the gaps of a window: the queue that has overflowed has
+/// room for few.
+const MAX_RUN: i32 = 64;
+
+/// The gaps in the packets that were in flight when the first of them was reported.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    /// The PSN after the last of those packets.
+    end: Psn,
+    /// The number of gaps that were reported.
+    gaps: u32,
+}
+
 /// The state of fast retransmit.
 #[derive(Debug, Default)]
 pub(super) struct FastRetransmit {
     current: Option<Retransmission>,
-    /// The first PSN and the end of the last retransmission that was acknowledged.
-    last: Option<(Psn, Psn)>,
+    /// The last retransmission of which a packet was acknowledged.
+    last: Option<Retransmission>,
+    episode: Option<Episode>,
     peer: PeerBehaviour,
 }
 
@@ -58,9 +80,10 @@ impl FastRetransmit {
         self.current = Some(retransmission);
     }
 
-    /// Ends the current retransmission.
+    /// Ends the current retransmission, and forgets the last: its packets are sent again.
     pub(super) fn cancel(&mut self) {
         self.current = None;
+        self.last = None;
     }
 
     /// Whether the current retransmission ends at this PSN.
@@ -93,14 +116,47 @@ impl FastRetransmit {
         }
     }
 
-    /// The number of packets to retransmit for a gap at `una`.
+    /// Records a gap at `una`, with the packets before `sent_end` in flight. Returns the number of
+    /// packets to retransmit, given that the window is of `window` packets.
     ///
     /// If the last retransmission ended there, a run of packets was lost: the number doubles.
-    pub(super) fn run_length(&self, una: Psn) -> i32 {
-        match self.last {
-            Some((psn, end)) if end == una => 2 * end.diff(psn),
+    pub(super) fn gap_reported(&mut self, una: Psn, sent_end: Psn, window: u32) -> i32 {
+        let run = match self.last {
+            Some(last) if last.end == una => 2 * last.end.diff(last.psn),
             _ => 1,
+        };
+        let episode = match self.episode {
+            Some(episode) if una.before(episode.end) && !episode.end.after(sent_end) => Episode {
+                gaps: episode.gaps.saturating_add(1),
+                ..episode
+            },
+            _ => Episode {
+                end: sent_end,
+                gaps: 1,
+            },
+        };
+        self.episode = Some(episode);
+        let doublings = episode.gaps.saturating_sub(GAPS_REPAIRED_SINGLY);
+        let most = MAX_RUN.min(window as i32 / 4);
+        run.max(most.min(1 << doublings.min(16)))
+    }
+
+    /// Whether the packet of a gap at `una` is in flight in the last retransmission.
+    ///
+    /// The responder reports the gap when an earlier packet of the retransmission arrives. If the
+    /// packet is lost again, nothing reports it, and a probe follows.
+    pub(super) fn is_in_flight(&mut self, una: Psn) -> bool {
+        let last = self
+            .last
+            .filter(|last| una.after(last.psn) && una.before(last.end));
+        if let Some(last) = last {
+            self.current = Some(Retransmission {
+                psn: una,
+                is_exclusive: false,
+                ..last
+            });
         }
+        last.is_some()
     }
 
     /// Handles an acknowledgement of all packets before `end`: it may show the peer's behaviour.
@@ -115,7 +171,7 @@ impl FastRetransmit {
         if !current.is_sent {
             return 0;
         }
-        self.last = Some((current.psn, current.end));
+        self.last = Some(current);
         if end.after(current.end) && !current.is_probe {
             self.peer = PeerBehaviour::SelectiveRepeat;
         }

@@ -84,11 +84,16 @@ impl Requester {
             return most;
         }
         let window = self.window.packets();
+        let requests = attr.max_rd_atomic.clamp(1, READ_REQUESTS_OF_LARGE_WINDOW);
+        // A request does not exceed a send quantum, which may be as small.
+        let most = match self.quantum.is_required() {
+            true => most,
+            false => window.div_ceil(u32::from(requests)).max(most),
+        };
         if window > self.window.base() {
-            let requests = attr.max_rd_atomic.clamp(1, READ_REQUESTS_OF_LARGE_WINDOW);
-            return window.div_ceil(u32::from(requests)).max(most);
+            return most;
         }
-        let requests = attr.max_rd_atomic.clamp(1, OUTSTANDING_READ_REQUESTS);
+        let requests = requests.min(OUTSTANDING_READ_REQUESTS);
         (window / u32::from(requests)).clamp(1, most)
     }
 

@@ -13,7 +13,8 @@ impl Requester {
         let is_selective = self
             .fast_retransmit
             .is_selective(self.cursor.psn.diff(self.una));
-        let run = self.fast_retransmit.run_length(self.una);
+        let window = self.window.packets();
+        let run = (self.fast_retransmit).gap_reported(self.una, self.sent_end, window);
         let is_exclusive = !self.fast_retransmit.peer_keeps_requests();
         let is_scheduled = is_selective
             && (self.schedule(run, is_exclusive, false)

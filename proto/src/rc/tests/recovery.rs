@@ -510,3 +510,42 @@ fn lost_packet_costs_one_retransmission_between_two_endpoints() {
         a.host.bytes(LOCAL, 0, 12 * MTU)
     );
 }
+
+/// A responder reports a gap when the one before it has closed.
+#[test]
+fn many_gaps_in_a_window_are_repaired_in_fewer_round_trips_than_gaps() {
+    const PACKETS: u32 = 3000;
+    let mut end = Endpoint::new();
+    for wr_id in 0..3 {
+        end.post_signaled(wr_id, write_to(0), PACKETS as usize / 3 * MTU);
+    }
+    // When the window is large, each third packet of a queue that overflows is lost.
+    const LOSSY: std::ops::Range<usize> = 1500..1800;
+    let mut arrived = vec![false; PACKETS as usize];
+    let mut was_lost = arrived.clone();
+    let mut expected = 0;
+    let (mut round_trips, mut sent) = (0, 0);
+    while expected < PACKETS {
+        let packets = end.poll();
+        sent += packets.len();
+        assert!(!packets.is_empty(), "round trip {round_trips}, {expected}");
+        for psn in psns(&packets) {
+            let psn = psn as usize;
+            arrived[psn] |= psn % 3 != 1 || !LOSSY.contains(&psn) || was_lost[psn];
+            was_lost[psn] = true;
+        }
+        let missing = arrived.iter().position(|arrived| !arrived);
+        expected = missing.map_or(PACKETS, |psn| psn as u32);
+        let is_gap = arrived[expected as usize..].iter().any(|arrived| *arrived);
+        end.advance(ms(10));
+        let answer = match is_gap {
+            true => nak(expected, NakCode::PsnSequence),
+            false => ack(expected - 1),
+        };
+        end.deliver(answer, &[]);
+        round_trips += 1;
+    }
+    assert_eq!(end.done().len(), 3);
+    assert!(round_trips < 60, "{round_trips}");
+    assert!(sent < PACKETS as usize + 3 * LOSSY.len(), "{sent}");
+}

@@ -370,19 +370,32 @@ fn long_read_is_split_into_requests_that_fit_the_window() {
     let mut end = Endpoint::with(|attr| attr.max_rd_atomic = 1);
     end.post_signaled(1, read_from(0), 65_536 * 4);
     let mut from = 0;
-    let mut window = INITIAL_WINDOW;
-    while window < 1024 {
+    // The only request that may be outstanding covers the window, which doubles.
+    for window in [INITIAL_WINDOW, 32, 64, 128, 256] {
         let request = end.poll_one();
-        // A request covers at most 64 KiB.
-        let length = window.min(65_536 / MTU as u32);
-        assert_eq!(requested(&request), from..from + length);
+        assert_eq!(requested(&request), from..from + window);
         let reth = request.header.reth.unwrap();
         assert_eq!(reth.addr, base(REMOTE) + u64::from(from) * MTU as u64);
-        answer_read(&mut end, from, from + length);
-        from += length;
-        window += length;
+        answer_read(&mut end, from, from + window);
+        from += window;
     }
     assert!(end.done().is_empty());
+}
+
+#[test]
+fn read_requests_that_share_the_window_cover_64_kib_each_at_most() {
+    let mut end = Endpoint::with(|attr| attr.max_rd_atomic = 16);
+    end.post_signaled(1, read_from(0), 65_536 * 4);
+    let mut longest = 0;
+    for _ in 0..10 {
+        for request in end.poll() {
+            let request = requested(&request);
+            longest = longest.max(request.end - request.start);
+            answer_read(&mut end, request.start, request.end);
+        }
+    }
+    let most = 65_536 / MTU as u32;
+    assert!(longest > INITIAL_WINDOW && longest <= most, "{longest}");
 }
 
 #[test]

@@ -414,3 +414,40 @@ fn packets_before_an_unsendable_work_request_are_retransmitted() {
     assert!(end.poll().is_empty());
     assert_eq!(end.done(), [(2, WcStatus::LocProtErr)]);
 }
+
+/// Sends a message while the link is down for 30 s, with the given timeout exponent and 7 retries.
+/// Returns its completions in that time and after an acknowledgement, and the number of packets.
+fn send_while_the_link_is_down(timeout: u8) -> (Vec<(u64, WcStatus)>, usize) {
+    let mut end = Endpoint::with(|attr| {
+        attr.timeout = timeout;
+        attr.retry_cnt = 7;
+    });
+    // A path with a short round trip, which probes soon.
+    end.post_signaled(1, SendOp::Send, 1);
+    end.poll();
+    end.advance(ms(1));
+    end.deliver(ack(0), &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+    let up = end.now + ms(30_000);
+    end.post_signaled(2, SendOp::Send, 1);
+    let mut packets = end.poll().len();
+    while end.qp.deadline() < up {
+        end.wait_for_deadline();
+        packets += end.poll().len();
+    }
+    end.now = up;
+    end.deliver(ack(1), &[]);
+    (end.done(), packets)
+}
+
+#[test]
+fn connection_survives_a_link_that_is_down_for_30_s_if_its_retries_allow_it() {
+    // 8 times 4.3 s.
+    let (done, packets) = send_while_the_link_is_down(18);
+    assert_eq!(done, [(2, Success)]);
+    // About one in a second.
+    assert!((20..60).contains(&packets), "{packets}");
+    // 8 times 2.1 s.
+    let (done, _) = send_while_the_link_is_down(17);
+    assert_eq!(done, [(2, WcStatus::RetryExcErr)]);
+}

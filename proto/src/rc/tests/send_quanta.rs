@@ -90,3 +90,27 @@ fn error_state_needs_no_quantum_and_has_nothing_in_flight() {
     assert!(!end.qp.needs_send_quantum());
     assert_eq!(end.qp.bytes_in_flight(), 0);
 }
+
+/// A quantum may be as small as the longest request, so a longer one would never be sent.
+#[test]
+fn single_read_request_does_not_outgrow_the_quantum() {
+    const QUANTUM: u32 = 64 << 10;
+    let mut end = Endpoint::with(|attr| attr.max_rd_atomic = 1);
+    end.qp.require_send_quanta(true);
+    end.post_signaled(1, read_from(0), 4 * QUANTUM as usize);
+    let mut answered = 0;
+    while answered < 4 * QUANTUM / PACKET {
+        end.qp.renew_send_quantum(QUANTUM);
+        let packets = end.poll_one().header.reth.unwrap().length / PACKET;
+        for psn in answered..answered + packets {
+            let middle = answer(
+                Opcode::RcReadResponseMiddle,
+                psn,
+                Syndrome::Ack(Credits::INVALID),
+            );
+            end.deliver(middle, &[0; MTU]);
+        }
+        answered += packets;
+    }
+    assert_eq!(end.done(), [(1, Success)]);
+}
