@@ -162,7 +162,6 @@ impl End {
             signal_all: false,
             window: WindowLimits::fixed(1 << 20),
             out_of_order_bytes: 512 * 1024,
-            receive_timeout: Duration::ZERO,
             congestion: Algorithm::default(),
         })
         .expect("memory");

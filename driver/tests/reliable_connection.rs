@@ -118,45 +118,11 @@ fn a_send_is_retried_after_rnr_nak() {
     let from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);
     a.post(1, SendOp::Send, &[from.sge(0, 64)]);
-    while b.qp.counters().rnr_naks_sent == 0 {
-        assert_eq!(a.cq.poll(&mut [None]), 0);
-    }
+    std::thread::sleep(Duration::from_millis(30));
     b.qp.post_receive(2, &[to.sge(0, 64)]).unwrap();
     assert_eq!(b.completion().status, WcStatus::Success);
     assert_eq!(a.completion().status, WcStatus::Success);
-}
-
-/// `rnr_retry` is 0, so an RNR NAK would end the connection. A message waits for 20 ms, a program
-/// on a busy host may be preempted for longer: then there is another pair.
-#[test]
-fn messages_wait_for_receives_that_are_posted_late() {
-    for _ in 0..20 {
-        let (a, b) = pair(|attr| attr.rnr_retry = 0);
-        let from = Buffer::new(&a.pd, 64, ALL);
-        let to = Buffer::new(&b.pd, 64, ALL);
-        for wr_id in 0..3 {
-            a.post(wr_id, SendOp::Send, &[from.sge(0, 64)]);
-        }
-        while b.qp.counters().receives_awaited == 0 {
-            a.cq.poll(&mut [None]);
-        }
-        for wr_id in 0..3 {
-            b.qp.post_receive(wr_id, &[to.sge(0, 64)]).unwrap();
-        }
-        if b.qp.counters().rnr_naks_sent > 0 {
-            continue;
-        }
-        for wr_id in 0..3 {
-            let (sent, received) = (a.completion(), b.completion());
-            assert_eq!((sent.wr_id, sent.status), (wr_id, WcStatus::Success));
-            assert_eq!(
-                (received.wr_id, received.status),
-                (wr_id, WcStatus::Success)
-            );
-        }
-        return;
-    }
-    panic!("no receive was posted in time");
+    assert!(b.qp.counters().rnr_naks_sent > 0);
 }
 
 #[test]

@@ -82,7 +82,6 @@ impl Harness {
                     signal_all,
                     window: WindowLimits::fixed(64 * 1024),
                     out_of_order_bytes: 8 * 1024,
-                    receive_timeout: Duration::from_millis(20),
                     congestion: Algorithm::default(),
                 })
                 .expect("memory"),
@@ -360,12 +359,8 @@ impl Harness {
         if self.host.receives.post(wr_id, &sges).is_ok() {
             self.next_wr += 1;
             self.host.receives_due.push_back(wr_id);
-            let (now, host) = (self.now, &mut self.host);
-            match &mut self.qp {
-                AnyQp::Rc(qp) => qp.receive_posted(now, host),
-                AnyQp::Uc(qp) => qp.receive_posted(host),
-                AnyQp::Ud(qp) => qp.receive_posted(host),
-            }
+            let host = &mut self.host;
+            each!(&mut self.qp, qp => qp.receive_posted(host));
         }
     }
 

@@ -48,9 +48,6 @@ counters! {
     out_of_sequence,
     /// Requests received after a gap, queued, and executed once the gap was filled.
     out_of_order_executed,
-    /// Messages that found no receive, and waited for one before they were executed or answered with
-    /// an RNR NAK.
-    receives_awaited,
     /// RNR NAKs sent.
     rnr_naks_sent,
     /// RNR NAKs received.

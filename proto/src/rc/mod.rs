@@ -57,11 +57,6 @@ pub struct RcConfig {
     /// The limit of the out-of-order queue's memory, in bytes; with 0, packets behind a gap are
     /// dropped. The peer's window plus room for headers suffices.
     pub out_of_order_bytes: u32,
-    /// The longest time for which a message that finds no receive waits for one in the out-of-order
-    /// queue, before it is answered with an RNR NAK; with zero it does not wait. At most half of
-    /// the local ACK timeout is used. With a wait, [`RcQp::receive_posted`] must be called for each
-    /// receive.
-    pub receive_timeout: Duration,
     /// The congestion control algorithm.
     pub congestion: Algorithm,
 }
@@ -95,10 +90,7 @@ impl RcQp {
                 config.congestion,
                 config.window,
             )?,
-            responder: Responder::new(
-                OutOfOrder::new(config.out_of_order_bytes),
-                config.receive_timeout,
-            ),
+            responder: Responder::new(OutOfOrder::new(config.out_of_order_bytes)),
             requests_first: false,
             cnp_due: false,
             cnp_scheduled_at: None,
@@ -189,14 +181,9 @@ impl RcQp {
 
     /// Reports that a receive was posted to the queue pair's own queue.
     ///
-    /// A message that waits for it is executed. In the error state the receive is flushed at once.
-    pub fn receive_posted<H: Host>(&mut self, now: Time, host: &mut H) {
+    /// In the error state it is flushed at once.
+    pub fn receive_posted<H: Host>(&mut self, host: &mut H) {
         self.base.receive_posted(host);
-        let (mut cx, recovery) = (self.base.context(now), self.requester.recovery());
-        let outcome = self.responder.receive_posted(&mut cx, recovery, host);
-        if outcome != Outcome::Continue {
-            self.conclude(outcome, now, host);
-        }
     }
 
     /// Handles a packet for this queue pair whose ICRC is valid.
@@ -320,7 +307,7 @@ impl RcQp {
 
     /// Runs the timers that have expired at `now`.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.responder.expire(&mut self.base.context(now));
+        self.responder.expire(now);
         if self.base.attr.state.initiates() {
             let mut cx = self.base.context(now);
             let outcome = self.requester.expire(&mut cx, host);

@@ -1,5 +1,4 @@
-//! The responder's out-of-order queue: requests behind a gap, queued until the gap closes, and a
-//! request that waits for a receive.
+//! The responder's out-of-order queue: requests behind a gap, queued until the gap closes.
 //!
 //! To the peer this is indistinguishable from a network that delivered them late, so it works with
 //! any peer. Requests are queued unexecuted and executed in PSN order: no effect is visible in
@@ -208,23 +207,6 @@ impl OutOfOrder {
         }
         self.expires_at = self.expires_at.min(queued.until);
         self.queue.insert(at, queued);
-    }
-
-    /// Queues the request with the expected PSN, which arrived in order, until this time. Returns
-    /// false if there is no room.
-    pub(super) fn insert_expected(&mut self, packet: &Packet<'_>, until: Time) -> bool {
-        let bytes = size_of::<QueuedRequest>() + packet.payload.len();
-        let Some(source_port) = self.source_port.filter(|_| self.reserve(bytes)) else {
-            return false;
-        };
-        self.expires_at = self.deadline().min(until);
-        self.queue.push_front(QueuedRequest {
-            header: packet.header,
-            payload: packet.payload.into(),
-            source_port,
-            until,
-        });
-        true
     }
 
     /// Removes the request with the expected PSN, and drops those before it.

@@ -23,7 +23,6 @@ use crate::wire::{Header, NakCode, Operation, Packet, RnrTimer};
 use crate::work::WcStatus;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The reason why a request is not executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,27 +71,7 @@ enum NakState {
     SequenceError,
     /// An RNR NAK; the request and its successors are retransmitted.
     ReceiverNotReady,
-    /// None yet: the request has found no receive, and is queued until one is posted or
-    /// [`ReceiveWait::until`].
-    AwaitsReceive,
 }
-
-/// The wait of a request for a receive.
-///
-/// To the peer it is a part of the round trip. Many programs post their next receives while they
-/// handle a completion, and set no RNR retries.
-#[derive(Clone, Copy, Debug)]
-struct ReceiveWait {
-    psn: Psn,
-    /// The time at which the request is answered with an RNR NAK.
-    until: Time,
-}
-
-/// The part of the ACK timeout for which a request may wait for a receive.
-///
-/// The ACK timeout in use is four times the value that the program sets. The peer probably has the
-/// same value, and may use it as it is; half of it is left for the round trip.
-const RECEIVE_WAIT_FRACTION: u32 = 8;
 
 /// The responder of a reliable connection.
 #[derive(Debug)]
@@ -104,10 +83,6 @@ pub(super) struct Responder {
     msn: u32,
     placement: Placement,
     nak_state: NakState,
-    /// The longest time for which a request waits for a receive.
-    receive_timeout: Duration,
-    /// The current or last wait for a receive. A request waits only once.
-    receive_wait: Option<ReceiveWait>,
     /// The requests that arrived behind the gap.
     out_of_order: OutOfOrder,
     executed: VecDeque<Executed>,
@@ -117,17 +92,14 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// Returns a responder with this out-of-order queue, where a request waits for a receive for up
-    /// to `receive_timeout`.
-    pub(super) fn new(out_of_order: OutOfOrder, receive_timeout: Duration) -> Self {
+    /// Returns a responder with this out-of-order queue.
+    pub(super) fn new(out_of_order: OutOfOrder) -> Self {
         Responder {
             first: Psn::default(),
             expected: Psn::default(),
             msn: 0,
             placement: Placement::default(),
             nak_state: NakState::None,
-            receive_timeout,
-            receive_wait: None,
             out_of_order,
             executed: VecDeque::new(),
             response_end: None,
@@ -142,36 +114,12 @@ impl Responder {
 
     /// The time at which [`Responder::expire`] is to be called.
     pub(super) fn deadline(&self) -> Time {
-        match (self.nak_state, &self.receive_wait) {
-            (NakState::AwaitsReceive, Some(wait)) => wait.until.min(self.out_of_order.deadline()),
-            _ => self.out_of_order.deadline(),
-        }
+        self.out_of_order.deadline()
     }
 
-    /// Drops requests whose predecessors did not arrive in time, and answers one that has found no
-    /// receive in time.
-    pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
-        if self.nak_state == NakState::AwaitsReceive
-            && self.receive_wait.is_some_and(|wait| wait.until <= cx.now)
-        {
-            self.refuse_for_now(cx);
-            self.out_of_order.clear();
-        }
-        self.out_of_order.expire(cx.now);
-    }
-
-    /// Executes the request that waits for a receive, and those behind it: one was posted.
-    pub(super) fn receive_posted<H: Host>(
-        &mut self,
-        cx: &mut Context<'_>,
-        recovery: &LossRecovery,
-        host: &mut H,
-    ) -> Outcome {
-        if self.nak_state != NakState::AwaitsReceive {
-            return Outcome::Continue;
-        }
-        self.nak_state = NakState::None;
-        self.close_gap(cx, recovery, host)
+    /// Drops requests whose predecessors did not arrive in time.
+    pub(super) fn expire(&mut self, now: Time) {
+        self.out_of_order.expire(now);
     }
 
     /// The next expected PSN.
@@ -199,23 +147,17 @@ impl Responder {
             self.duplicate(cx, &packet.header, host);
             return Outcome::Continue;
         }
-        if self.nak_state == NakState::AwaitsReceive {
-            cx.counters.duplicates += 1;
-            return Outcome::Continue;
-        }
         self.out_of_order.arrived_in_order(source_port);
         if self.nak_state == NakState::SequenceError {
             // A NAK that is still queued is obsolete: the network has only reordered the packets.
             self.replies.gap_closed();
         }
-        let outcome = self.handle_expected(cx, packet, recovery, host);
-        match (outcome, self.nak_state) {
-            (Outcome::Continue, NakState::None) => self.close_gap(cx, recovery, host),
-            (Outcome::Continue, NakState::AwaitsReceive) => outcome,
-            _ => {
-                self.out_of_order.clear();
-                outcome
-            }
+        let outcome = self.handle_expected(cx, packet, host);
+        if outcome == Outcome::Continue && self.nak_state == NakState::None {
+            self.close_gap(cx, host)
+        } else {
+            self.out_of_order.clear();
+            outcome
         }
     }
 
@@ -244,23 +186,14 @@ impl Responder {
         self.replies.gap(self.expected, self.msn);
     }
 
-    /// Executes the queued requests up to the next gap, after the missing one has arrived, or up to
-    /// one that finds no receive.
-    fn close_gap<H: Host>(
-        &mut self,
-        cx: &mut Context<'_>,
-        recovery: &LossRecovery,
-        host: &mut H,
-    ) -> Outcome {
+    /// Executes the queued requests up to the next gap, after the missing one has arrived.
+    fn close_gap<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         let mut outcome = Outcome::Continue;
         let mut has_progressed = false;
         while let Some(queued) = self.out_of_order.take(self.expected) {
-            outcome = self.handle_expected(cx, &queued.packet(), recovery, host);
-            if self.nak_state == NakState::AwaitsReceive {
-                break;
-            }
             has_progressed = true;
             cx.counters.out_of_order_executed += 1;
+            outcome = self.handle_expected(cx, &queued.packet(), host);
             if self.nak_state != NakState::None || outcome != Outcome::Continue {
                 self.out_of_order.clear();
                 return outcome;
@@ -271,7 +204,7 @@ impl Responder {
         if has_progressed && self.response_end != Some(self.expected) {
             self.replies.ack(self.expected.prev(), self.msn);
         }
-        if self.nak_state == NakState::None && self.out_of_order.shows_gap(self.expected) {
+        if self.out_of_order.shows_gap(self.expected) {
             self.report_gap();
         }
         outcome
@@ -282,20 +215,19 @@ impl Responder {
         &mut self,
         cx: &mut Context<'_>,
         packet: &Packet<'_>,
-        recovery: &LossRecovery,
         host: &mut H,
     ) -> Outcome {
         let psn = packet.header.bth.psn;
         match self.execute(cx, packet, host) {
             Ok(()) => {
                 self.nak_state = NakState::None;
-                self.receive_wait = None;
                 Outcome::Continue
             }
             Err(Refusal::NotReady) => {
-                if !self.await_receive(cx, packet, recovery) {
-                    self.refuse_for_now(cx);
-                }
+                cx.counters.rnr_naks_sent += 1;
+                self.nak_state = NakState::ReceiverNotReady;
+                self.replies
+                    .not_ready(psn, self.msn, RnrTimer::new(cx.attr.min_rnr_timer));
                 Outcome::Continue
             }
             Err(Refusal::Fatal(code, status)) => {
@@ -305,42 +237,6 @@ impl Responder {
                 Outcome::Failed
             }
         }
-    }
-
-    /// Queues the request with the expected PSN until a receive is posted. Returns false if it has
-    /// to be answered now.
-    fn await_receive(
-        &mut self,
-        cx: &mut Context<'_>,
-        packet: &Packet<'_>,
-        recovery: &LossRecovery,
-    ) -> bool {
-        let psn = self.expected;
-        let known = self.receive_wait.filter(|wait| wait.psn == psn);
-        let until = known.map_or_else(
-            || {
-                let limit = recovery.ack_timeout().map(|it| it / RECEIVE_WAIT_FRACTION);
-                cx.now + self.receive_timeout.min(limit.unwrap_or(Duration::MAX))
-            },
-            |wait| wait.until,
-        );
-        if until <= cx.now || !self.out_of_order.insert_expected(packet, until) {
-            return false;
-        }
-        if known.is_none() {
-            cx.counters.receives_awaited += 1;
-        }
-        self.receive_wait = Some(ReceiveWait { psn, until });
-        self.nak_state = NakState::AwaitsReceive;
-        true
-    }
-
-    /// Answers the request with the expected PSN with an RNR NAK.
-    fn refuse_for_now(&mut self, cx: &mut Context<'_>) {
-        cx.counters.rnr_naks_sent += 1;
-        self.nak_state = NakState::ReceiverNotReady;
-        let timer = RnrTimer::new(cx.attr.min_rnr_timer);
-        self.replies.not_ready(self.expected, self.msn, timer);
     }
 
     /// Sends queued answers. Returns whether the sink is full, and the outcome.
@@ -499,15 +395,12 @@ impl ReceiveSide for Responder {
 
     fn reset(&mut self) {
         self.out_of_order.reset();
-        *self = Responder::new(std::mem::take(&mut self.out_of_order), self.receive_timeout);
+        *self = Responder::new(std::mem::take(&mut self.out_of_order));
     }
 
     /// A pending fatal NAK is still sent.
     fn stop<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         self.placement.abort(cx.qpn, WcStatus::WrFlushErr, host);
-        if self.nak_state == NakState::AwaitsReceive {
-            self.nak_state = NakState::None;
-        }
         self.out_of_order.clear();
         self.replies.stop();
     }

@@ -77,27 +77,6 @@ pub fn reused_slot_keeps_its_receive() {
     });
 }
 
-/// A message that finds no receive while one is posted is not left waiting: it takes the receive,
-/// or the poster is told to take it.
-pub fn message_that_awaits_a_receive_gets_the_next_one() {
-    check(3, || {
-        let pair = pair();
-        let poster = thread(&pair, |pair| {
-            let element = Sge {
-                addr: 1,
-                length: 1,
-                lkey: LKey(1),
-            };
-            if pair.ring.post(1, &[element]).expect("room") {
-                take(pair);
-            }
-        });
-        take(&pair);
-        join(poster);
-        assert_eq!(*lock(&pair.taken), [1]);
-    });
-}
-
 /// A receive that is posted while the queue pair enters the error state is flushed: by the thread
 /// that changes the state, or by the poster, which then sees that state.
 pub fn receive_is_flushed_when_the_queue_pair_fails() {

@@ -48,7 +48,6 @@ models! {
     receives {
         each_posted_receive_is_taken_once,
         reused_slot_keeps_its_receive,
-        message_that_awaits_a_receive_gets_the_next_one,
         receive_is_flushed_when_the_queue_pair_fails,
     }
 }

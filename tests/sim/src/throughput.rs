@@ -583,7 +583,6 @@ impl Endpoint {
             signal_all: true,
             window: WINDOW,
             out_of_order_bytes,
-            receive_timeout: Duration::ZERO,
             congestion: algorithm,
         };
         let mut end = Endpoint {
@@ -624,7 +623,7 @@ impl Endpoint {
                 .expect("the transition is legal");
         }
         for _ in 0..depth {
-            end.post_receive(Time(0));
+            end.post_receive();
         }
         end
     }
@@ -638,11 +637,11 @@ impl Endpoint {
         }]
     }
 
-    fn post_receive(&mut self, now: Time) {
+    fn post_receive(&mut self) {
         if let Work::Send(_) = self.work {
             let buffer = self.buffer();
             self.host.receives.post(0, &buffer).expect("there is room");
-            self.qp.receive_posted(now, &mut self.host);
+            self.qp.receive_posted(&mut self.host);
         }
     }
 
@@ -698,7 +697,7 @@ impl Endpoint {
             self.post(now);
         }
         while self.host.receptions.pop_front().is_some() {
-            self.post_receive(now);
+            self.post_receive();
         }
     }
 }

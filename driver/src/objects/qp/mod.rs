@@ -5,7 +5,6 @@ mod destroy;
 mod modify;
 mod multicast;
 mod posting;
-mod receiving;
 mod share;
 
 pub use crate::queues::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};

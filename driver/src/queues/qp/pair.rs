@@ -27,7 +27,7 @@ use crate::scheduling::destinations::DestinationLimiter;
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use urxe_net::now;
+use urxe_net::{now, thread};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
@@ -260,30 +260,28 @@ impl Qp {
         }
     }
 
-    /// Adds a receive to the receive queue. True if [`Qp::receive_posted`] must be called. The thread
-    /// may be cancelled meanwhile: no cancellation point is reached.
+    /// Posts a receive (11.4.1.2). The thread may be cancelled meanwhile: no cancellation point is
+    /// reached.
     ///
     /// # Errors
     /// See [`PostError`].
-    pub(crate) fn add_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
+    pub fn post_receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if !self.last_state().accepts_receives() {
             return Err(PostError::State);
         }
-        let is_awaited = self.receives.post(wr_id, sges)?;
-        Ok(is_awaited || self.last_state().flushes_receives())
+        self.receives.post(wr_id, sges)?;
+        if self.last_state().flushes_receives() {
+            thread::without_cancellation(|| self.flush_posted());
+        }
+        Ok(())
     }
 
-    /// Executes messages that waited for a receive, and answers them. Flushes receives that were
-    /// posted while the queue pair entered the error state.
-    pub(crate) fn receive_posted(self: &Arc<Self>) -> Effects {
+    /// Flushes receives that were posted while the queue pair entered the error state.
+    #[cold]
+    fn flush_posted(&self) {
         let held = regions();
-        let mut guard = self.lock();
-        let (inner, now) = (&mut *guard, now());
-        inner
-            .transport
-            .receive_posted(now, &mut self.host(held.table()));
-        self.transmit(inner, now, held.table());
-        inner.take_effects()
+        let mut inner = self.lock();
+        inner.transport.receive_posted(&mut self.host(held.table()));
     }
 
     /// Handles the expiry of the timer that was armed for `at`.
@@ -371,9 +369,7 @@ impl Qp {
             // Flush receives that were posted before the new state was published. A thread that
             // posts later sees the new state, and flushes its receive itself.
             self.receives.wait_for_posters();
-            inner
-                .transport
-                .receive_posted(now(), &mut self.host(regions));
+            inner.transport.receive_posted(&mut self.host(regions));
         }
     }
 }

@@ -24,23 +24,14 @@ pub(crate) struct ReceiveRing {
     max_sge: usize,
     /// The slots. A slot is written before `posted` includes it, and read before `taken` does.
     words: Box<[AtomicU64]>,
-    /// The state of the threads that post.
-    posters: Mutex<Posters>,
-    /// The receives that were ever posted. Changes only while `posters` is locked.
+    /// The slot of the next receive that is posted.
+    next_free: Mutex<usize>,
+    /// The receives that were ever posted. Changes only while `next_free` is locked.
     posted: AtomicUsize,
     /// The receives that were ever taken, and the slot of the next one. Both change only while the
     /// queue pair is locked.
     taken: AtomicUsize,
     next_posted: AtomicUsize,
-}
-
-/// The state of the threads that post.
-#[derive(Debug, Default)]
-struct Posters {
-    /// The slot of the next receive that is posted.
-    next_free: usize,
-    /// Whether a message found no receive since the last one was posted.
-    is_awaited: bool,
 }
 
 impl ReceiveRing {
@@ -58,7 +49,7 @@ impl ReceiveRing {
             capacity,
             max_sge,
             words: words.into(),
-            posters: Mutex::new(Posters::default()),
+            next_free: Mutex::new(0),
             posted: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
             next_posted: AtomicUsize::new(0),
@@ -73,22 +64,21 @@ impl ReceiveRing {
         self.posted.load(Ordering::Acquire).wrapping_sub(taken) as u32
     }
 
-    /// Posts a receive. True if a message may be waiting for it: [`ReceiveRing::take`] has returned
-    /// false since the last post.
+    /// Posts a receive.
     ///
     /// # Errors
     /// [`PostError::TooManySges`] or [`PostError::Full`].
-    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.max_sge {
             return Err(PostError::TooManySges);
         }
-        let mut posters = lock(&self.posters);
+        let mut slot = lock(&self.next_free);
         let posted = self.posted.load(Ordering::Relaxed);
         // Acquire: the slot is written only after its previous receive was read.
         if posted.wrapping_sub(self.taken.load(Ordering::Acquire)) == self.capacity {
             return Err(PostError::Full);
         }
-        let (head, elements) = self.slot(posters.next_free).split_at(SLOT_WORDS);
+        let (head, elements) = self.slot(*slot).split_at(SLOT_WORDS);
         head[0].store(wr_id, Ordering::Relaxed);
         head[1].store(sges.len() as u64, Ordering::Relaxed);
         for (words, sge) in elements.chunks_exact(SGE_WORDS).zip(sges) {
@@ -96,17 +86,17 @@ impl ReceiveRing {
             words[0].store(sge.addr, Ordering::Relaxed);
             words[1].store(rest, Ordering::Relaxed);
         }
-        posters.next_free = self.after(posters.next_free);
+        *slot = self.after(*slot);
         // Release: a thread that sees the receive also sees its words.
         self.posted.store(posted.wrapping_add(1), Ordering::Release);
-        Ok(std::mem::take(&mut posters.is_awaited))
+        Ok(())
     }
 
     /// Takes the oldest receive into `into`; returns false when there is none. The caller must hold
     /// the lock of the queue pair: of two concurrent calls, both may take the same receive.
     pub(crate) fn take(&self, into: &mut Receive) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);
-        if self.posted.load(Ordering::Acquire) == taken && self.await_post(taken) {
+        if self.posted.load(Ordering::Acquire) == taken {
             return false;
         }
         let slot = self.next_posted.load(Ordering::Relaxed);
@@ -127,20 +117,10 @@ impl ReceiveRing {
         true
     }
 
-    /// Makes the next post report that a message may be waiting. Returns false if a receive was
-    /// posted since `taken` of them were.
-    #[cold]
-    fn await_post(&self, taken: usize) -> bool {
-        let mut posters = lock(&self.posters);
-        let is_empty = self.posted.load(Ordering::Acquire) == taken;
-        posters.is_awaited |= is_empty;
-        is_empty
-    }
-
     /// Waits until the threads that are posting have posted. The receive of a thread that posts
     /// later is posted after everything that the caller has done.
     pub(crate) fn wait_for_posters(&self) {
-        drop(lock(&self.posters));
+        drop(lock(&self.next_free));
     }
 
     /// Returns the words of a slot.
@@ -222,26 +202,12 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_post_reports_that_a_receive_was_missed() {
-        let ring = ReceiveRing::new(2, 1).unwrap();
-        assert_eq!(ring.post(1, &[]), Ok(false));
-        assert!(next(&ring).is_some());
-        for id in 2..4 {
-            assert_eq!(next(&ring), None);
-            assert_eq!(next(&ring), None);
-            assert_eq!(ring.post(id, &[]), Ok(true));
-            assert_eq!(next(&ring), Some((id, Vec::new())));
-        }
-        assert_eq!(ring.post(4, &[]), Ok(false));
-    }
-
     /// A packet takes five locks in all; a poster may hold this one meanwhile.
     #[test]
     fn taking_needs_no_lock() {
         let ring = ReceiveRing::new(1, 1).unwrap();
         ring.post(7, &[sge(7)]).unwrap();
-        let _posting = lock(&ring.posters);
+        let _posting = lock(&ring.next_free);
         assert_eq!(next(&ring), Some((7, vec![sge(7)])));
     }
 }

@@ -54,9 +54,8 @@ impl Source {
         }
     }
 
-    /// Posts a receive to the queue pair's own receive queue. True if a message may be waiting for
-    /// it.
-    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<bool, PostError> {
+    /// Posts a receive to the queue pair's own receive queue.
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
             Self::Nowhere => Err(PostError::Operation),
             Self::Own(ring, _) => ring.post(wr_id, sges),

@@ -1,9 +1,8 @@
 //! The transport's state machine of a queue pair, for each service.
 
-use super::init::{QpCap, QpInit, ReceivesFrom};
+use super::init::{QpCap, QpInit};
 use super::resources::QpResources;
 use std::sync::Arc;
-use std::time::Duration;
 use urxe_net::Datagram;
 use urxe_proto::host::{Host, Transmit};
 use urxe_proto::ids::{Gid, Qpn, Source};
@@ -30,13 +29,6 @@ const WINDOW: WindowLimits = WindowLimits {
 /// Most bytes in the out-of-order queue of a connection: half of what a process permits to all, so
 /// that one connection does not exhaust it.
 const OUT_OF_ORDER_BYTES: u32 = 16 << 20;
-
-/// The longest time for which a message waits for a receive, before it is answered with an RNR NAK:
-/// a few time slices of a program that posts receives on a busy host.
-///
-/// Only messages to a queue pair's own receive queue wait: each receive would otherwise have to
-/// find those of all queue pairs that share the queue.
-const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The state machine of each service (9.7, 9.8).
 #[expect(
@@ -98,10 +90,6 @@ impl Transport {
                     signal_all,
                     window: WINDOW,
                     out_of_order_bytes: OUT_OF_ORDER_BYTES,
-                    receive_timeout: match init.receives {
-                        ReceivesFrom::Own(_) => RECEIVE_TIMEOUT,
-                        _ => Duration::ZERO,
-                    },
                     congestion: resources.congestion,
                 })?;
                 qp.share_out_of_order_budget(Arc::clone(&resources.out_of_order));
@@ -162,13 +150,8 @@ impl Transport {
         each!(self, qp => qp.post_send(wr, now, host))
     }
 
-    pub(crate) fn receive_posted(&mut self, now: Time, host: &mut impl Host) {
-        match self {
-            Self::Rc(qp) => qp.receive_posted(now, host),
-            Self::Uc(qp) => qp.receive_posted(host),
-            Self::Ud(qp) => qp.receive_posted(host),
-            Self::Raw(qp) => qp.receive_posted(host),
-        }
+    pub(crate) fn receive_posted(&mut self, host: &mut impl Host) {
+        each!(self, qp => qp.receive_posted(host));
     }
 
     pub(crate) fn handle_packet(

@@ -114,7 +114,7 @@ fn live(seed: u64) -> (u64, bool) {
             1 => {
                 let sges = [sge(LOCAL, 0, rng.random_range(0..600))];
                 receives += u64::from(end.host.receives.post(receives, &sges).is_ok());
-                end.qp.receive_posted(end.now, &mut end.host);
+                end.qp.receive_posted(&mut end.host);
             }
             2 => {
                 end.poll_room(rng.random_range(0..5));

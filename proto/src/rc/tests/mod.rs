@@ -11,7 +11,6 @@ mod final_acks;
 mod liveness;
 mod local;
 mod migration;
-mod receive_wait;
 mod recovery;
 mod requester;
 mod responder;
@@ -123,11 +122,6 @@ impl Endpoint {
 
     /// An end in RESET whose out-of-order queue has room for `out_of_order_bytes` bytes.
     fn with_out_of_order_queue(service: QpType, out_of_order_bytes: u32) -> Self {
-        Self::configured(service, out_of_order_bytes, Duration::ZERO)
-    }
-
-    /// An end in RESET where messages wait for a receive for up to `receive_timeout`.
-    fn configured(service: QpType, out_of_order_bytes: u32, receive_timeout: Duration) -> Self {
         let config = RcConfig {
             service,
             qpn: Qpn::new(0x11),
@@ -139,7 +133,6 @@ impl Endpoint {
             signal_all: false,
             window: WindowLimits::fixed(1 << 20),
             out_of_order_bytes,
-            receive_timeout,
             congestion: Algorithm::Loss,
         };
         Endpoint {
@@ -198,7 +191,7 @@ impl Endpoint {
 
     fn receive(&mut self, wr_id: u64, sges: &[Sge]) {
         self.host.receives.post(wr_id, sges).unwrap();
-        self.qp.receive_posted(self.now, &mut self.host);
+        self.qp.receive_posted(&mut self.host);
     }
 
     /// Returns the packets that it sends now.

@@ -264,7 +264,7 @@ fn receives_of_a_shared_queue_stay_and_last_wqe_reached_is_reported_once() {
     end.receive(1, &[]);
     end.enter(QpState::Err);
     end.enter(QpState::Err);
-    end.qp.receive_posted(end.now, &mut end.host);
+    end.qp.receive_posted(&mut end.host);
     assert!(end.received().is_empty());
     assert_eq!(end.host.receives.len(), 1);
     assert_eq!(end.events(), [QpEvent::LastWqeReached]);

@@ -28,9 +28,6 @@ use urxe_proto::work::{
 /// The send quantum in bytes: the length of the largest READ.
 const SEND_QUANTUM: u32 = 64 << 10;
 
-/// The longest time for which a message waits for a receive, as in the driver.
-const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
-
 /// The configuration of an endpoint and the behaviour of its program.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -213,7 +210,6 @@ impl Endpoint {
             signal_all: own.signal_all,
             window: own.window,
             out_of_order_bytes: own.out_of_order_bytes,
-            receive_timeout: RECEIVE_TIMEOUT,
             congestion: own.congestion,
         };
         let target = RcConfig {
@@ -499,7 +495,7 @@ impl Endpoint {
             self.tgt
                 .as_mut()
                 .unwrap_or(&mut self.qp)
-                .receive_posted(now, &mut self.host);
+                .receive_posted(&mut self.host);
         }
     }
 

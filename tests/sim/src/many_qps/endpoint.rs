@@ -3,7 +3,6 @@
 use crate::host::SimHost;
 use crate::sink::Sink;
 use std::collections::VecDeque;
-use std::time::Duration;
 use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey, Qpn, Source};
 use urxe_proto::mtu::Mtu;
@@ -69,8 +68,6 @@ impl Qp {
                     signal_all: true,
                     window: WindowLimits::fixed(WINDOW * mtu.bytes() as u32),
                     out_of_order_bytes: OUT_OF_ORDER_PACKETS * mtu.bytes() as u32,
-                    // Receives are shared.
-                    receive_timeout: Duration::ZERO,
                     congestion: Algorithm::default(),
                 })
                 .expect("memory"),
