@@ -7,6 +7,7 @@
 //! On-demand paging covers memory that may not be mapped. There the kernel does the copy and
 //! reports a fault as an error.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::sync::OnceLock;
@@ -146,6 +147,29 @@ pub(crate) unsafe fn try_atomic(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
     // SAFETY: `addr` is a multiple of 8: the caller's contract, section Safety. Its 8 bytes are in
     // one page, which `populate` has found writable.
     Ok(unsafe { atomic(addr, op) })
+}
+
+thread_local! {
+    /// Whether this thread is the library's own.
+    static IS_OWN_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the calling thread as the library's own: it accesses memory at any time, and not within a
+/// call of the program.
+pub(crate) fn mark_own_thread() {
+    IS_OWN_THREAD.set(true);
+}
+
+/// Returns whether the program may unmap memory while this thread copies to it, and
+/// [`try_copy_in`] works.
+pub(crate) fn may_be_unmapped() -> bool {
+    static CAN_COPY: OnceLock<bool> = OnceLock::new();
+    IS_OWN_THREAD.get()
+        && *CAN_COPY.get_or_init(|| {
+            let here = 1_u8;
+            let mut there = [0_u8];
+            try_copy_out(&raw const here as u64, &mut there).is_ok()
+        })
 }
 
 /// Returns whether memory that may not be mapped can be accessed: Linux 5.14 or later, and no

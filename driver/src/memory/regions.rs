@@ -82,6 +82,25 @@ impl Place {
         Ok(())
     }
 
+    /// Copies data that the program did not request to this place: a datagram, or a frame.
+    ///
+    /// A program may unmap the memory of its receives, and deregister it and destroy the queue pair
+    /// only then. An adapter writes to the pinned pages, which the program no longer sees. So does
+    /// nothing here, where the thread is the library's own: the copy fails, and is not reported.
+    ///
+    /// # Safety
+    /// See [`Place::write`].
+    unsafe fn write_unsolicited(self, data: &[u8]) -> Result<(), MemoryError> {
+        if self.backing == Backing::Present && access::may_be_unmapped() {
+            // SAFETY: users of registered memory expect it to change: the contract of
+            // `Mr::register`.
+            let _unmapped = unsafe { access::try_copy_in(self.addr, data) };
+            return Ok(());
+        }
+        // SAFETY: the caller's contract is that of `write`, section Safety.
+        unsafe { self.write(data) }
+    }
+
     /// Executes an atomic operation on the 8 bytes at this place.
     ///
     /// # Safety
@@ -228,7 +247,37 @@ impl RegionTable {
         pd: &Pd,
         sges: &[Sge],
         offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        // SAFETY: `scatter_with` guarantees what `Place::write` needs.
+        let write = |place: Place, data: &[u8]| unsafe { place.write(data) };
+        self.scatter_with(pd, sges, offset, data, write)
+    }
+
+    /// Scatters data that the program did not request: a datagram, or a frame. Memory that the
+    /// program has unmapped is skipped, unless a call of the program receives the data.
+    pub(crate) fn scatter_unsolicited(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        // SAFETY: `scatter_with` guarantees what `Place::write_unsolicited` needs.
+        let write = |place: Place, data: &[u8]| unsafe { place.write_unsolicited(data) };
+        self.scatter_with(pd, sges, offset, data, write)
+    }
+
+    /// Divides data among the elements, and passes the place and the data of each to `write`. The
+    /// place belongs to a region with local write access that stays registered meanwhile.
+    #[inline]
+    fn scatter_with(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        offset: u64,
         mut data: &[u8],
+        write: impl Fn(Place, &[u8]) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         for (sge, skip) in elements(sges, offset) {
             if data.is_empty() {
@@ -237,10 +286,10 @@ impl RegionTable {
             let place = self.local(pd, sge, Access::LOCAL_WRITE)?;
             let (now, later) =
                 data.split_at(data.len().min((u64::from(sge.length) - skip) as usize));
-            // SAFETY: `local` has checked that the element is within a region with local write
-            // access, and `skip` plus the length is at most its length. The caller holds the
-            // table's lock, so the region stays registered.
-            unsafe { place.skip(skip).write(now) }?;
+            // `local` has checked that the element is within a region with local write access, and
+            // `skip` plus the length is at most its length. The caller holds the table's lock, so
+            // the region stays registered.
+            write(place.skip(skip), now)?;
             data = later;
         }
         if data.is_empty() {

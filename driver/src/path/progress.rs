@@ -18,6 +18,7 @@
 //! way.
 
 use super::engine::{Engine, Network};
+use crate::memory::access;
 use crate::scheduling::adaptive::{AdaptivePolling, CpuTimes, Interval};
 use crate::scheduling::handoff::Mode;
 use crate::scheduling::limits::{CHECK_INTERVAL, GIVE_WAY};
@@ -44,6 +45,7 @@ struct Woken {
 /// Starts the thread. It works once the network part is stored, which the caller does at once.
 pub(super) fn start(engine: &'static Engine) -> io::Result<()> {
     let run = move || {
+        access::mark_own_thread();
         let network = loop {
             if let Some(network) = engine.network.get() {
                 break network;

@@ -9,6 +9,7 @@ use urxe_proto::host::{
     WindowBind,
 };
 use urxe_proto::ids::{Qpn, RKey, Srqn};
+use urxe_proto::qp::QpType;
 use urxe_proto::work::{Completion, Sge, WcStatus};
 
 /// Implements the state machine's host traits for one queue pair.
@@ -132,8 +133,11 @@ impl Receives for QpHost<'_> {
 
     fn fill_receive(&self, receive: &Receive, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
         let qp = self.qp;
+        // Any peer may send a datagram or a frame at any time. A connection's peer sends what the
+        // two programs have agreed on.
+        let is_solicited = !matches!(qp.service, QpType::Ud | QpType::RawPacket);
         qp.receives
-            .fill(self.regions, &qp.pd, receive, offset, data)
+            .fill(self.regions, &qp.pd, receive, offset, data, is_solicited)
     }
 }
 

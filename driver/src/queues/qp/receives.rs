@@ -100,7 +100,7 @@ impl Source {
     }
 
     /// See [`urxe_proto::host::Receives::fill_receive`]. `pd` is the queue pair's protection
-    /// domain.
+    /// domain. `is_solicited` is false for data that the program cannot know to arrive.
     pub(crate) fn fill(
         &self,
         regions: &RegionTable,
@@ -108,8 +108,12 @@ impl Source {
         receive: &Receive,
         offset: u64,
         data: &[u8],
+        is_solicited: bool,
     ) -> Result<(), MemoryError> {
-        let fill = |pd: &Pd| regions.scatter(pd, &receive.sges, offset, data);
+        let fill = |pd: &Pd| match is_solicited {
+            true => regions.scatter(pd, &receive.sges, offset, data),
+            false => regions.scatter_unsolicited(pd, &receive.sges, offset, data),
+        };
         match self {
             Self::Nowhere => Err(MemoryError::Key),
             Self::Own(..) => fill(pd),

@@ -169,7 +169,7 @@ impl Wq {
         }
         inner.has_next = false;
         let receive = &inner.next;
-        let status = match regions.scatter(&self.pd, &receive.sges, 0, frame) {
+        let status = match regions.scatter_unsolicited(&self.pd, &receive.sges, 0, frame) {
             Ok(()) => WcStatus::Success,
             Err(_) => WcStatus::LocProtErr,
         };
