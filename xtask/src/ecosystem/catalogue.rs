@@ -330,12 +330,7 @@ pub(super) const PROGRAMS: &[Program] = &[
                          --gtest_filter='ud_verbs/test_uct_pending.pending_purge/0'",
                 expected: "[  PASSED  ]",
                 limit: 120,
-                known: Some(
-                    "segmentation fault in urxe, at most runs. UCX's registration cache keeps a buffer \
-                     registered until after it is unmapped, and frees the receive buffers before \
-                     the queue pair (`uct_ud_iface_t` cleanup). An adapter pins the pages; urxe \
-                     writes to the address. `UCX_IB_REG_METHODS=direct` avoids it",
-                ),
+                known: None,
             },
         ],
         needs: "The tests of performance and stress, and those with messages of a gigabyte, are left out.",
