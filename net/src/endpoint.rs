@@ -2,13 +2,14 @@
 
 use crate::address::{LocalAddress, ROCE_PORT};
 use crate::clock;
+use crate::datagram::{Datagram, OwnedDatagram};
 use crate::error::OpenError;
 use crate::group::Group;
 use crate::icrc;
 use crate::path::{Outbound, OutboundFaults, Path, PathOptions};
 use crate::process_socket::ProcessSocket;
 use crate::qpn::{PROBE_SLOT, SLOTS};
-use crate::receive::{Datagram, GroBatch, Inbound, OwnedDatagram, Received, RecvBatch};
+use crate::receive::{GroBatch, Inbound, Received, RecvBatch};
 use crate::sharing::Shared;
 use crate::slot::Forwarded;
 use crate::socket::{TxSocket, open_receiver};

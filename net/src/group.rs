@@ -4,9 +4,10 @@
 //! each socket bound to the group. So it is neither steered nor forwarded.
 
 use crate::address::LocalAddress;
+use crate::datagram::Datagram;
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
-use crate::receive::{Datagram, Inbound, RecvBatch};
+use crate::receive::{Inbound, RecvBatch};
 use crate::socket::open_group_receiver;
 use std::fmt;
 use std::io;

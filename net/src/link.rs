@@ -17,10 +17,11 @@
 //!   a separate thread closes connections of other users.
 
 use crate::clock;
+use crate::message_headers::Message;
 use crate::names::address;
 use crate::process_socket::ProcessSocket;
 use crate::qpn::SLOTS;
-use crate::receive::{InboundState, Message, RecvBatch};
+use crate::receive::{InboundState, RecvBatch};
 use crate::sync::lock;
 use crate::sys::{peer_credentials, set_option};
 use crate::thread;

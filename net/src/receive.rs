@@ -4,93 +4,26 @@
 //! which this module splits. [`Inbound`] then injects faults if requested, verifies each ICRC,
 //! counts and captures. Without faults and capture nothing is allocated per packet.
 
-use crate::address::{DEFAULT_TTL, LocalAddress, ROCE_PORT};
+use crate::address::{LocalAddress, ROCE_PORT};
 use crate::capture::{CaptureHook, Direction, Record};
 use crate::clock;
 use crate::counters::NetCounters;
+use crate::datagram::{Datagram, OwnedDatagram};
 use crate::faults::FaultSpec;
-use crate::faults::injector::{self, Injector};
-use crate::icrc::{self, SenderCache};
+use crate::faults::injector::Injector;
+use crate::icrc::SenderCache;
+use crate::message_headers::{MESSAGE_SIZE, Message, MessageHeaders};
 use crate::sync::lock;
-use crate::sys::{Control, RawAddress, control_int, for_each_control};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
-use urxe_proto::icrc::{IcrcError, IpId};
+use urxe_proto::icrc::IcrcError;
 use urxe_proto::time::Time;
 
 /// The maximum number of messages per call.
 const MESSAGES: usize = 8;
-
-/// The buffer size for one message: the largest GRO batch behind the header of a forwarded one.
-const MESSAGE_SIZE: usize = (64 << 10) + 256;
-
-/// One received RoCE packet.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Datagram<'a> {
-    /// The sender. It chooses the port, usually the same one for all packets of a connection.
-    pub src: SocketAddr,
-    /// The address of this host that the packet was sent to.
-    pub dst: LocalAddress,
-    /// The IPv4 type of service or IPv6 traffic class. The low two bits are ECN.
-    pub tos: u8,
-    /// The remaining IPv4 time to live or IPv6 hop limit.
-    pub ttl: u8,
-    /// The position in the batch that the kernel delivered. Where the sender's GSO batch crossed
-    /// the kernel unsplit, it equals the IPv4 identification.
-    pub index: u16,
-    /// Whether the batch starts with this packet. The kernel steers a batch by its first packet.
-    pub first_of_batch: bool,
-    /// Whether another process received the packet and forwarded it.
-    pub forwarded: bool,
-    /// The IPv4 identification that the ICRC was computed with; `None` for IPv6, and before the
-    /// ICRC is verified.
-    pub ip_id: Option<IpId>,
-    /// The UDP payload: from the BTH to the ICRC, which is the last four bytes.
-    pub bytes: &'a [u8],
-}
-
-impl<'a> Datagram<'a> {
-    /// Returns a datagram with these addresses and this UDP payload, the default TTL and no traffic
-    /// class, as if it had arrived alone.
-    pub fn new(src: SocketAddr, dst: LocalAddress, bytes: &'a [u8]) -> Self {
-        Datagram {
-            src,
-            dst,
-            tos: 0,
-            ttl: DEFAULT_TTL,
-            index: 0,
-            first_of_batch: true,
-            forwarded: false,
-            ip_id: None,
-            bytes,
-        }
-    }
-
-    /// Returns the bytes from the BTH to the end of the pad.
-    #[inline]
-    pub fn packet(&self) -> &'a [u8] {
-        let end = self.bytes.len().saturating_sub(icrc::LEN);
-        &self.bytes[..end]
-    }
-}
-
-/// The metadata of one received message.
-#[derive(Clone, Copy)]
-pub(super) struct Message {
-    /// The sender; `None` for a Unix socket.
-    pub(super) src: Option<SocketAddr>,
-    pub(super) tos: u8,
-    pub(super) ttl: u8,
-    /// The length of each datagram except the last; 0 when there is only one.
-    pub(super) segment: usize,
-    pub(super) len: usize,
-    /// The message did not fit: the buffer holds only a part of it.
-    pub(super) truncated: bool,
-}
 
 /// Buffers for one receive call. A thread has one and uses it for every socket.
 pub struct RecvBatch {
@@ -266,167 +199,11 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The headers that recvmmsg(2) fills, and the names and control messages that they point to.
-///
-/// Between two calls every header is ready, so that a receive sets nothing up: of those that it
-/// fills the kernel changes lengths and flags, and [`MessageHeaders::take`] restores the lengths.
-struct MessageHeaders {
-    headers: Vec<libc::mmsghdr>,
-    /// Owned here, and accessed through the headers only. They are never reallocated.
-    _parts: (Vec<libc::iovec>, Vec<RawAddress>, Vec<Control>),
-}
-
-// SAFETY: the raw pointers in the headers and iovecs point to heap memory that this value owns, or
-// that the batch owns which owns this value. They are used only with exclusive access to both.
-// Nothing about that memory depends on the thread.
-unsafe impl Send for MessageHeaders {}
-
-impl MessageHeaders {
-    /// Creates a header for each part of `buffers` that holds a message. `buffers` must live as
-    /// long as this value, in the same place.
-    fn new(buffers: &mut [u8]) -> Self {
-        let mut iovecs: Vec<_> = buffers
-            .chunks_exact_mut(MESSAGE_SIZE)
-            .map(|buffer| libc::iovec {
-                iov_base: buffer.as_mut_ptr().cast(),
-                iov_len: buffer.len(),
-            })
-            .collect();
-        let mut names = vec![RawAddress::empty(); iovecs.len()];
-        let mut controls = vec![Control::new(); iovecs.len()];
-        let of = (
-            iovecs.as_mut_ptr(),
-            names.as_mut_ptr(),
-            controls.as_mut_ptr(),
-        );
-        let header = |index| {
-            // SAFETY: `mmsghdr` consists of integers and raw pointers, for which zeroes are valid.
-            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            header.msg_hdr.msg_iov = of.0.wrapping_add(index);
-            header.msg_hdr.msg_iovlen = 1;
-            header.msg_hdr.msg_name = of.1.wrapping_add(index).cast();
-            header.msg_hdr.msg_control = of.2.wrapping_add(index).cast();
-            make_ready(&mut header.msg_hdr);
-            header
-        };
-        MessageHeaders {
-            headers: (0..iovecs.len()).map(header).collect(),
-            _parts: (iovecs, names, controls),
-        }
-    }
-
-    /// Returns the metadata of the message that the kernel stored with a header, and makes the
-    /// header ready for the next one.
-    ///
-    /// # Safety
-    /// The last recvmmsg(2) must have filled the header, and `take` not been called for it since.
-    unsafe fn take(&mut self, index: usize) -> Message {
-        let header = &mut self.headers[index];
-        let mut message = Message {
-            // For an unnamed Unix socket the kernel leaves the buffer unchanged.
-            src: match header.msg_hdr.msg_namelen {
-                0 => None,
-                // SAFETY: the name points to a live `RawAddress` (see `new`), which holds an
-                // address of the kernel's or its initial value, and no reference to it exists.
-                _ => unsafe { &*header.msg_hdr.msg_name.cast::<RawAddress>() }.ip(),
-            },
-            tos: 0,
-            ttl: 0,
-            segment: 0,
-            len: (header.msg_len as usize).min(MESSAGE_SIZE),
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-        };
-        // SAFETY: recvmmsg has filled the header and its control buffer, and neither has been
-        // modified since: this function's contract, section Safety.
-        unsafe {
-            for_each_control(&header.msg_hdr, |level, kind, value| {
-                message.apply_control(level, kind, value);
-            });
-        }
-        make_ready(&mut header.msg_hdr);
-        message
-    }
-}
-
 /// Returns the thread's `errno`. Polls that find nothing are frequent, and need no [`io::Error`].
 fn last_errno() -> libc::c_int {
     // SAFETY: the pointer is to this thread's `errno`, which is initialized and valid for the
     // thread's life.
     unsafe { *libc::__errno_location() }
-}
-
-/// Sets the lengths that a receive overwrites.
-fn make_ready(header: &mut libc::msghdr) {
-    header.msg_namelen = RawAddress::SIZE;
-    header.msg_controllen = Control::SIZE as _;
-}
-
-impl Message {
-    fn apply_control(&mut self, level: i32, kind: i32, value: &[u8]) {
-        match (level, kind) {
-            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                self.tos = control_int(value) as u8;
-            }
-            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                self.ttl = control_int(value) as u8;
-            }
-            (libc::IPPROTO_UDP, libc::UDP_GRO) => {
-                self.segment = usize::try_from(control_int(value)).unwrap_or(0);
-            }
-            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // Before Linux 6.16 a process of this user can send descriptors. urxe never does,
-                // so they are closed.
-                for fd in value.chunks_exact(4) {
-                    // SAFETY: the kernel has just installed this descriptor, and nothing else owns
-                    // it.
-                    unsafe { libc::close(control_int(fd)) };
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// A copy of a datagram, for later.
-#[derive(Clone, Debug)]
-pub struct OwnedDatagram {
-    src: SocketAddr,
-    dst: LocalAddress,
-    tos: u8,
-    ttl: u8,
-    index: u16,
-    /// The UDP payload.
-    pub bytes: Vec<u8>,
-}
-
-impl From<&Datagram<'_>> for OwnedDatagram {
-    fn from(datagram: &Datagram<'_>) -> Self {
-        OwnedDatagram {
-            src: datagram.src,
-            dst: datagram.dst,
-            tos: datagram.tos,
-            ttl: datagram.ttl,
-            index: datagram.index,
-            bytes: datagram.bytes.to_vec(),
-        }
-    }
-}
-
-impl OwnedDatagram {
-    /// Returns the datagram, without its flags (`first_of_batch`, `forwarded`) and identification.
-    pub fn datagram(&self) -> Datagram<'_> {
-        Datagram {
-            src: self.src,
-            dst: self.dst,
-            tos: self.tos,
-            ttl: self.ttl,
-            index: self.index,
-            first_of_batch: false,
-            forwarded: false,
-            ip_id: None,
-            bytes: &self.bytes,
-        }
-    }
 }
 
 /// Datagrams of one sender that the kernel or another process delivered as one message.
@@ -466,12 +243,6 @@ impl<'a> GroBatch<'a> {
                 ip_id: None,
                 bytes,
             })
-    }
-}
-
-impl injector::Packet for OwnedDatagram {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
     }
 }
 

@@ -15,11 +15,12 @@
 use crate::capture::{Capture, CaptureError, CaptureHook};
 use crate::clock;
 use crate::counters::NetCounters;
+use crate::datagram::Datagram;
 use crate::error::OpenError;
 use crate::forward::{self, Forwarder};
 use crate::link::Accepted;
 use crate::options::Options;
-use crate::receive::{Datagram, GroBatch, Inbound, RecvBatch};
+use crate::receive::{GroBatch, Inbound, RecvBatch};
 use crate::slot::{Forwarded, Slot, live_slots};
 use crate::stat;
 use crate::sync::lock;

@@ -1,0 +1,135 @@
+//! The headers that recvmmsg(2) fills, and the metadata of messages in them.
+
+use crate::sys::{Control, RawAddress, control_int, for_each_control};
+use std::net::SocketAddr;
+
+/// The buffer size for one message: the largest GRO batch behind the header of a forwarded one.
+pub(super) const MESSAGE_SIZE: usize = (64 << 10) + 256;
+
+/// The metadata of one received message.
+#[derive(Clone, Copy)]
+pub(super) struct Message {
+    /// The sender; `None` for a Unix socket.
+    pub(super) src: Option<SocketAddr>,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
+    /// The length of each datagram except the last; 0 when there is only one.
+    pub(super) segment: usize,
+    pub(super) len: usize,
+    /// The message did not fit: the buffer holds only a part of it.
+    pub(super) truncated: bool,
+}
+
+/// The headers that recvmmsg(2) fills, and the names and control messages that they point to.
+///
+/// Between two calls every header is ready, so that a receive sets nothing up: of those that it
+/// fills the kernel changes lengths and flags, and [`MessageHeaders::take`] restores the lengths.
+pub(super) struct MessageHeaders {
+    pub(super) headers: Vec<libc::mmsghdr>,
+    /// Owned here, and accessed through the headers only. They are never reallocated.
+    _parts: (Vec<libc::iovec>, Vec<RawAddress>, Vec<Control>),
+}
+
+// SAFETY: the raw pointers in the headers and iovecs point to heap memory that this value owns, or
+// that the batch owns which owns this value. They are used only with exclusive access to both.
+// Nothing about that memory depends on the thread.
+unsafe impl Send for MessageHeaders {}
+
+impl MessageHeaders {
+    /// Creates a header for each part of `buffers` that holds a message. `buffers` must live as
+    /// long as this value, in the same place.
+    pub(super) fn new(buffers: &mut [u8]) -> Self {
+        let mut iovecs: Vec<_> = buffers
+            .chunks_exact_mut(MESSAGE_SIZE)
+            .map(|buffer| libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            })
+            .collect();
+        let mut names = vec![RawAddress::empty(); iovecs.len()];
+        let mut controls = vec![Control::new(); iovecs.len()];
+        let of = (
+            iovecs.as_mut_ptr(),
+            names.as_mut_ptr(),
+            controls.as_mut_ptr(),
+        );
+        let header = |index| {
+            // SAFETY: `mmsghdr` consists of integers and raw pointers, for which zeroes are valid.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            header.msg_hdr.msg_iov = of.0.wrapping_add(index);
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_name = of.1.wrapping_add(index).cast();
+            header.msg_hdr.msg_control = of.2.wrapping_add(index).cast();
+            make_ready(&mut header.msg_hdr);
+            header
+        };
+        MessageHeaders {
+            headers: (0..iovecs.len()).map(header).collect(),
+            _parts: (iovecs, names, controls),
+        }
+    }
+
+    /// Returns the metadata of the message that the kernel stored with a header, and makes the
+    /// header ready for the next one.
+    ///
+    /// # Safety
+    /// The last recvmmsg(2) must have filled the header, and `take` not been called for it since.
+    pub(super) unsafe fn take(&mut self, index: usize) -> Message {
+        let header = &mut self.headers[index];
+        let mut message = Message {
+            // For an unnamed Unix socket the kernel leaves the buffer unchanged.
+            src: match header.msg_hdr.msg_namelen {
+                0 => None,
+                // SAFETY: the name points to a live `RawAddress` (see `new`), which holds an
+                // address of the kernel's or its initial value, and no reference to it exists.
+                _ => unsafe { &*header.msg_hdr.msg_name.cast::<RawAddress>() }.ip(),
+            },
+            tos: 0,
+            ttl: 0,
+            segment: 0,
+            len: (header.msg_len as usize).min(MESSAGE_SIZE),
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        };
+        // SAFETY: recvmmsg has filled the header and its control buffer, and neither has been
+        // modified since: this function's contract, section Safety.
+        unsafe {
+            for_each_control(&header.msg_hdr, |level, kind, value| {
+                message.apply_control(level, kind, value);
+            });
+        }
+        make_ready(&mut header.msg_hdr);
+        message
+    }
+}
+
+/// Sets the lengths that a receive overwrites.
+fn make_ready(header: &mut libc::msghdr) {
+    header.msg_namelen = RawAddress::SIZE;
+    header.msg_controllen = Control::SIZE as _;
+}
+
+impl Message {
+    fn apply_control(&mut self, level: i32, kind: i32, value: &[u8]) {
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                self.tos = control_int(value) as u8;
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                self.ttl = control_int(value) as u8;
+            }
+            (libc::IPPROTO_UDP, libc::UDP_GRO) => {
+                self.segment = usize::try_from(control_int(value)).unwrap_or(0);
+            }
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                // Before Linux 6.16 a process of this user can send descriptors. urxe never does,
+                // so they are closed.
+                for fd in value.chunks_exact(4) {
+                    // SAFETY: the kernel has just installed this descriptor, and nothing else owns
+                    // it.
+                    unsafe { libc::close(control_int(fd)) };
+                }
+            }
+            _ => {}
+        }
+    }
+}
