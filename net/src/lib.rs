@@ -93,8 +93,8 @@ mod group;
 mod icrc;
 mod interfaces;
 mod link;
-pub mod message_headers;
-mod names;
+mod message_headers;
+pub mod names;
 mod options;
 mod path;
 #[cfg(feature = "capture")]
