@@ -1,8 +1,8 @@
 //! The `urxe` command: devices, programs over urxe, the demo, and errors. (For what `urxe run`
 //! passes on, see `tests/programs/urxe_run.rs`.)
 
-#[path = "common/left_out.rs"]
-mod left_out;
+#[path = "common/skip_test.rs"]
+mod skip_test;
 
 use std::env;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-use left_out::left_out;
+use skip_test::skip_test;
 
 fn urxe(arguments: &[&str]) -> Command {
     let mut command = Command::new(urxe_tests::built("urxe"));
@@ -234,7 +234,7 @@ fn demo_with_the_shortest_messages_over_ipv6() {
     let devices = stdout(&output(devices));
     let row = devices.lines().find(|line| line.contains(" ::1 "));
     let Some(index) = row.and_then(|row| row.split_whitespace().nth(1)) else {
-        left_out("the loopback interface has no ::1: sysctl net.ipv6.conf.lo.disable_ipv6=0");
+        skip_test("the loopback interface has no ::1: sysctl net.ipv6.conf.lo.disable_ipv6=0");
         return;
     };
     let output = output(urxe(&[

@@ -1,11 +1,11 @@
 //! The connection manager's messages as Wireshark dissects them: those that establish and end
 //! connections, and the header of the RDMA IP CM service.
 
-#[path = "common/left_out.rs"]
-mod left_out;
 #[path = "common/require.rs"]
 #[expect(dead_code, reason = "other tests need other things")]
 mod require;
+#[path = "common/skip_test.rs"]
+mod skip_test;
 
 use require::{TSHARK, require};
 use std::net::{IpAddr, SocketAddr};

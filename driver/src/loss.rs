@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the descriptors of any engine of this process are lost.
-static HAS_LOST: AtomicBool = AtomicBool::new(false);
+static DESCRIPTORS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the program has closed descriptors of the library. If so, a number must be
 /// checked before it is used.
 pub(crate) fn has_lost_descriptors() -> bool {
-    HAS_LOST.load(Ordering::Acquire)
+    DESCRIPTORS_CLOSED.load(Ordering::Acquire)
 }
 
 /// Returns whether an error of a system call says that a descriptor is closed, or of another kind
@@ -27,24 +27,24 @@ pub(crate) fn is_loss(error: &io::Error) -> bool {
 type Action = Box<dyn Fn() + Send + Sync>;
 
 /// Whether the descriptors of one engine are usable.
-pub(crate) struct DescriptorLoss {
+pub(crate) struct ClosedDescriptors {
     /// The process that opened the descriptors. A forked child does not use them.
     owner: u32,
     is_lost: AtomicBool,
     action: OnceLock<Action>,
 }
 
-impl fmt::Debug for DescriptorLoss {
+impl fmt::Debug for ClosedDescriptors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DescriptorLoss")
+        f.debug_tuple("ClosedDescriptors")
             .field(&self.is_lost)
             .finish()
     }
 }
 
-impl Default for DescriptorLoss {
+impl Default for ClosedDescriptors {
     fn default() -> Self {
-        DescriptorLoss {
+        ClosedDescriptors {
             owner: std::process::id(),
             is_lost: AtomicBool::new(false),
             action: OnceLock::new(),
@@ -52,7 +52,7 @@ impl Default for DescriptorLoss {
     }
 }
 
-impl DescriptorLoss {
+impl ClosedDescriptors {
     /// Sets the action of the first report. Later calls have no effect.
     pub(crate) fn on_report(&self, action: impl Fn() + Send + Sync + 'static) {
         let _ = self.action.set(Box::new(action));
@@ -67,7 +67,7 @@ impl DescriptorLoss {
         tracing::error!(
             "the program has closed descriptors of urxe, perhaps by closefrom(3): its queue pairs fail"
         );
-        HAS_LOST.store(true, Ordering::Release);
+        DESCRIPTORS_CLOSED.store(true, Ordering::Release);
         if let Some(action) = self.action.get() {
             action();
         }

@@ -14,8 +14,8 @@ const WORDS: u64 = 100;
 
 /// Serializes the tests: a poll of any thread sends all deferred packets of the process.
 fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Two ends, with words to write from one to the other.

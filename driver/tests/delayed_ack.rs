@@ -11,8 +11,8 @@ use urxe_proto::work::{SendOp, WcStatus};
 
 /// Serializes the tests: a poll of any thread sends all deferred packets of the process.
 fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn delayed_acks() -> u64 {

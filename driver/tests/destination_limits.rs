@@ -17,7 +17,7 @@ const MANY: usize = 80;
 
 /// More connections than the limit admits with one packet each, which is what an unanswered
 /// connection sends.
-const DEAD: usize = 160;
+const UNANSWERED: usize = 160;
 
 /// Bytes of a message; more than one send quantum.
 const LENGTH: usize = 256 << 10;
@@ -84,7 +84,9 @@ fn unanswered_connections_do_not_block_others() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     // 4.1 us x 2^20, or about four seconds, and at least seven retries.
     let long_timeout = |attr: &mut QpAttr| attr.timeout = 20;
-    let dead: Vec<Connection> = (0..DEAD).map(|_| Connection::new(long_timeout)).collect();
+    let dead: Vec<Connection> = (0..UNANSWERED)
+        .map(|_| Connection::new(long_timeout))
+        .collect();
     let reset = QpAttr {
         state: QpState::Reset,
         ..QpAttr::default()

@@ -59,9 +59,9 @@ impl Subscriber for Panicker {
 
 /// Serializes the tests: all queue pairs of the process fail.
 fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
+    static SERIAL: Mutex<()> = Mutex::new(());
     static SUBSCRIBER: Once = Once::new();
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     SUBSCRIBER.call_once(|| tracing::subscriber::set_global_default(Panicker).unwrap());
     HAS_PANICKED.store(false, Ordering::Release);
     turn

@@ -3,12 +3,12 @@
 //!
 //! The test program runs in its own network namespace, where it may open raw sockets.
 
-#[path = "../../tests/common/left_out.rs"]
-mod left_out;
 #[path = "../../tests/common/own_network.rs"]
 mod own_network;
+#[path = "../../tests/common/skip_test.rs"]
+mod skip_test;
 
-use left_out::left_out;
+use skip_test::skip_test;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::env;
 use std::ffi::CStr;
@@ -22,8 +22,8 @@ use urxe_net::{Endpoint, LocalAddress, Options, PathOptions, ROCE_PORT, SendBatc
 use urxe_proto::host::Transmit;
 
 /// The end of a veth pair from which packets are sent, and the end that captures them.
-const NEAR: &str = "near";
-const FAR: &CStr = c"far";
+const TX_DEVICE: &str = "near";
+const RX_DEVICE: &CStr = c"far";
 
 /// Longer than any packet takes to cross the veth pair.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -128,7 +128,7 @@ impl Capture {
 }
 
 /// An endpoint at one end of a veth pair, and a capture at the other.
-struct Scene {
+struct VethCapture {
     local: IpAddr,
     peer: IpAddr,
     endpoint: Endpoint,
@@ -136,17 +136,17 @@ struct Scene {
     batch: SendBatch,
 }
 
-impl Scene {
-    fn new(local: IpAddr, peer: IpAddr) -> Scene {
+impl VethCapture {
+    fn new(local: IpAddr, peer: IpAddr) -> VethCapture {
         let shared: Arc<Shared> = Shared::new(Options::default()).expect("a slot");
         // SAFETY: the argument is a NUL-terminated string literal.
         let index = unsafe { libc::if_nametoindex(c"near".as_ptr()) };
         let endpoint = shared.open(LocalAddress::new(local, index));
-        Scene {
+        VethCapture {
             local,
             peer,
             endpoint: endpoint.expect("the address is this host's"),
-            capture: Capture::open(FAR),
+            capture: Capture::open(RX_DEVICE),
             batch: SendBatch::default(),
         }
     }
@@ -224,7 +224,7 @@ fn expected_ids(local: IpAddr) -> Vec<Option<(u16, bool)>> {
 
 fn forged_errors_change_nothing(local: &str, peer: &str, mtu: u16) {
     let (local, peer): (IpAddr, IpAddr) = (local.parse().unwrap(), peer.parse().unwrap());
-    let mut scene = Scene::new(local, peer);
+    let mut scene = VethCapture::new(local, peer);
     let len = usize::from(mtu);
     for _ in 0..2 {
         let single = scene.send(1, len);
@@ -238,18 +238,18 @@ fn forged_errors_change_nothing(local: &str, peer: &str, mtu: u16) {
 #[test]
 fn a_forged_icmp_error_neither_stops_packets_nor_changes_their_identification() {
     if env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_none() {
-        return left_out("needs the right to make network namespaces");
+        return skip_test("needs the right to make network namespaces");
     }
     for words in [
-        format!("link add {NEAR} type veth peer name far"),
+        format!("link add {TX_DEVICE} type veth peer name far"),
         // `nodad`: no wait for duplicate address detection.
-        format!("addr add 192.0.2.1/24 dev {NEAR}"),
-        format!("addr add 2001:db8::1/64 dev {NEAR} nodad"),
+        format!("addr add 192.0.2.1/24 dev {TX_DEVICE}"),
+        format!("addr add 2001:db8::1/64 dev {TX_DEVICE} nodad"),
         // The kernel segments batches before they leave, as a NIC does.
-        format!("link set {NEAR} gso_max_segs 1 up"),
+        format!("link set {TX_DEVICE} gso_max_segs 1 up"),
         "link set far up".to_owned(),
-        format!("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev {NEAR}"),
-        format!("neigh add 2001:db8::2 lladdr 02:00:00:00:00:02 dev {NEAR}"),
+        format!("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev {TX_DEVICE}"),
+        format!("neigh add 2001:db8::2 lladdr 02:00:00:00:00:02 dev {TX_DEVICE}"),
     ] {
         ip(&words);
     }

@@ -317,14 +317,14 @@ const ROLE: &str = "process_exit_disconnects_its_connections";
 
 /// A handler that accepts every connection, and confirms every disconnection.
 #[derive(Debug)]
-struct Willing;
+struct AcceptAll;
 
-impl Handler for Willing {
+impl Handler for AcceptAll {
     fn handle(&self, gsi: &Gsi, event: Event) {
         match event {
             Event::Request { id, .. } => {
                 // The client may have given up already.
-                let _ = gsi.adopt(id, Arc::new(Willing));
+                let _ = gsi.adopt(id, Arc::new(AcceptAll));
                 let _ = gsi.accept(id, &acceptance());
             }
             Event::DisconnectRequest { id, .. } => {
@@ -341,7 +341,7 @@ fn listen_as(argument: &str) {
     let address = LocalAddress::new(address.parse::<IpAddr>().unwrap(), 1);
     let service = ServiceId(service.parse().unwrap());
     let at = [ListenAt::One(gid(address))];
-    let listener = gsi().listen(service, &at, [address], 8, Arc::new(Willing));
+    let listener = gsi().listen(service, &at, [address], 8, Arc::new(AcceptAll));
     let _listener = listener.unwrap();
     println!("\nlistening");
     std::io::stdout().flush().unwrap();
@@ -418,7 +418,7 @@ fn connected(address: LocalAddress, server: &Server) -> (CommId, mpsc::Receiver<
 fn a_listener_serves_500_simultaneous_clients() {
     let (gsi, address, service) = (gsi(), address(), service());
     let at = [ListenAt::One(gid(address))];
-    let willing = Arc::new(Willing);
+    let willing = Arc::new(AcceptAll);
     let _listener = gsi.listen(service, &at, [address], 64, willing).unwrap();
     let (handler, events) = notes();
     let clients: Vec<_> = (0..500)

@@ -47,7 +47,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The maximum number of datagrams kept while the port is being opened. Opening takes at most
 /// [`SWEEP_TIMEOUT`], and only peers of an earlier listener can send to this process by then.
-const MAX_EARLY: usize = 64;
+const MAX_QUEUED_AT_JOIN: usize = 64;
 
 /// The maximum number of UDP source ports of an address.
 const TX_SOCKETS: usize = 16;
@@ -116,7 +116,7 @@ impl Endpoint {
         };
         endpoint.learn_order(|datagram| {
             let mut early = lock(&endpoint.early);
-            if early.len() < MAX_EARLY {
+            if early.len() < MAX_QUEUED_AT_JOIN {
                 early.push(datagram.into());
             }
         });

@@ -63,7 +63,7 @@ impl RecvBatch {
             deadline_moved: false,
             state: InboundState {
                 senders: SenderCache::new(),
-                tally: Tally::default(),
+                tally: ReceiveCounts::default(),
             },
         }
     }
@@ -258,13 +258,13 @@ pub(super) struct Inbound {
 /// The state of [`Inbound`] that each receiving thread has for itself.
 pub(super) struct InboundState {
     senders: SenderCache,
-    tally: Tally,
+    tally: ReceiveCounts,
 }
 
 /// Datagrams with a correct ICRC that the counters do not include yet. Counting each by itself
 /// would make the processor wait for the stores of the one before.
 #[derive(Default)]
-struct Tally {
+struct ReceiveCounts {
     datagrams: u64,
     bytes: u64,
 }
@@ -389,7 +389,7 @@ impl Inbound {
     /// Counts the datagrams delivered since the last call, and writes the capture. To be called
     /// after each batch.
     pub(super) fn finish(&self, state: &mut InboundState) {
-        let Tally { datagrams, bytes } = std::mem::take(&mut state.tally);
+        let ReceiveCounts { datagrams, bytes } = std::mem::take(&mut state.tally);
         if datagrams > 0 {
             self.counters.datagrams_in.add(datagrams);
             self.counters.bytes_in.add(bytes);

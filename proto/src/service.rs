@@ -137,7 +137,7 @@ impl Context<'_> {
 /// The result of staging a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(crate) enum Put {
+pub(crate) enum StageResult {
     /// The packet is queued.
     Done,
     /// The sink is full.
@@ -148,18 +148,18 @@ pub(crate) enum Put {
 
 /// Stages and commits a packet with `len` bytes of `payload`, starting at `offset`. Sets the pad
 /// count of `header`.
-pub(crate) fn put_data<M: Memory, T: Transmit>(
+pub(crate) fn stage_data<M: Memory, T: Transmit>(
     header: &mut Header,
     payload: Payload<'_>,
     offset: u64,
     len: usize,
     memory: &M,
     out: &mut T,
-) -> Put {
+) -> StageResult {
     header.bth.pad = pad_of(len);
     let header_len = header.len();
     let Some(packet) = out.stage(packet_len(header_len, len)) else {
-        return Put::Full;
+        return StageResult::Full;
     };
     header.emit(packet);
     let (data, pad) = packet[header_len..].split_at_mut(len);
@@ -170,7 +170,7 @@ pub(crate) fn put_data<M: Memory, T: Transmit>(
         Payload::Sges(sges) => {
             if memory.gather(sges, offset, data).is_err() {
                 out.cancel();
-                return Put::Protection;
+                return StageResult::Protection;
             }
         }
         Payload::Inline(inline) => {
@@ -179,7 +179,7 @@ pub(crate) fn put_data<M: Memory, T: Transmit>(
         }
     }
     out.commit();
-    Put::Done
+    StageResult::Done
 }
 
 /// Executes a local operation ([`SendOp::is_local`]); does nothing for others.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::left_out::left_out;
 use super::library;
 use super::require::{SYSTEM_CM_HEADER, SYSTEM_HEADER, have_file, have_program};
+use super::skip_test::skip_test;
 
 /// The exit status of a case with unmet needs, which prints the reason.
 const LEFT_OUT: i32 = 77;
@@ -106,7 +106,7 @@ impl CProgram {
                 .output()
                 .expect("the program runs");
             if output.status.code() == Some(LEFT_OUT) {
-                left_out(String::from_utf8_lossy(&output.stdout).trim());
+                skip_test(String::from_utf8_lossy(&output.stdout).trim());
                 return;
             }
             assert!(
@@ -150,7 +150,7 @@ impl CProgram {
                 .output()
                 .expect("valgrind runs");
             if output.status.code() == Some(LEFT_OUT) {
-                left_out(String::from_utf8_lossy(&output.stdout).trim());
+                skip_test(String::from_utf8_lossy(&output.stdout).trim());
                 continue;
             }
             assert!(

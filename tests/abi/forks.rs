@@ -11,7 +11,7 @@ fn child_that_outlives_its_parent_keeps_neither_slot_nor_port() {
 }
 
 #[test]
-fn children_that_end_at_once_disturb_nobody() {
+fn children_that_exit_at_once_do_not_affect_the_parent() {
     PROGRAM.passes("idle");
 }
 

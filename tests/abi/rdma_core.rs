@@ -124,7 +124,7 @@ fn rates_are_those_of_rdma_core() {
 const ROOM: usize = 512;
 
 /// Returns pseudorandom bytes.
-fn noise(seed: u64) -> [u8; ROOM] {
+fn pseudorandom(seed: u64) -> [u8; ROOM] {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     std::array::from_fn(|_| {
         // Knuth's MMIX generator, of which only the upper bits have a long period.
@@ -150,7 +150,7 @@ fn conversions_are_those_of_rdma_core() {
     #[repr(align(16))]
     struct Aligned([u8; ROOM]);
     let convert = |copy: Copy, seed, fill| {
-        let (source, mut result) = (Aligned(noise(seed)), Aligned([fill; ROOM]));
+        let (source, mut result) = (Aligned(pseudorandom(seed)), Aligned([fill; ROOM]));
         copy(result.0.as_mut_ptr().cast(), source.0.as_ptr().cast());
         result.0
     };

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::left_out::left_out;
+use super::skip_test::skip_test;
 
 /// Debian's headers of libibverbs.
 pub const SYSTEM_HEADER: &str = "/usr/include/infiniband/verbs.h";
@@ -18,7 +18,7 @@ pub fn have_file(path: impl AsRef<Path>, package: &str) -> bool {
     let path = path.as_ref();
     let there = path.exists();
     if !there {
-        left_out(&format!(
+        skip_test(&format!(
             "needs {}: apt-get install {package}",
             path.display()
         ));
@@ -32,7 +32,7 @@ pub fn have_file(path: impl AsRef<Path>, package: &str) -> bool {
 pub fn have_program(name: &str, package: &str) -> bool {
     let runs = Command::new(name).arg("--version").output().is_ok();
     if !runs {
-        left_out(&format!(
+        skip_test(&format!(
             "needs the program {name}: apt-get install {package}"
         ));
     }

@@ -3,12 +3,12 @@
 
 pub mod capture;
 pub mod devices;
-pub mod left_out;
 pub mod namespace;
 pub mod perftest;
 pub mod pingpong;
 pub mod place;
 pub mod require;
 pub mod run;
+pub mod skip_test;
 pub mod stat;
 pub mod tcp;

@@ -167,14 +167,14 @@ impl Cluster {
 }
 
 /// Two namespaces that a veth pair connects: `va` in the first, `vb` in the second.
-pub struct Cable {
+pub struct VethPair {
     /// The namespace of `va`.
     pub a: Namespace,
     /// The namespace of `vb`.
     pub b: Namespace,
 }
 
-impl Cable {
+impl VethPair {
     /// The IPv4 address of `va`.
     pub const A: &str = "192.0.2.1";
     /// The IPv4 address of `vb`.

@@ -83,9 +83,9 @@ pub struct Ended {
 /// Locks the machine for one pair. Both sides poll continuously and need a processor each, so
 /// concurrent pairs on two processors would measure the scheduler.
 pub fn exclusive() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
+    static SERIAL: Mutex<()> = Mutex::new(());
     // The lock protects no data, so poisoning does not matter.
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pingpong {

@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::left_out::left_out;
+use super::skip_test::skip_test;
 
 /// A requirement that not every machine meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn require(needs: &[Need]) -> bool {
     let Some(missing) = needs.iter().find(|need| !need.is_met()) else {
         return true;
     };
-    left_out(&missing.explanation());
+    skip_test(&missing.explanation());
     false
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, Running};
@@ -19,7 +19,7 @@ fn interface_changes_are_reported_as_asynchronous_events() {
     if !require(&[ASYNCWATCH, STDBUF, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let directory = Directory::new();
     let output = directory.path().join("output");
     let mut command = cable.a.place().urxe();

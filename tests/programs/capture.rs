@@ -10,7 +10,7 @@ use crate::common::capture::{
     Packet, Sniffer, assert_every_icrc, check_icrc, dissect, opcode, values,
 };
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Ended, Pingpong, Side, addresses};
 use crate::common::place::{Directory, Place};
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, TSHARK, require};
@@ -232,21 +232,21 @@ fn every_operation_of_the_demo() {
 }
 
 /// Returns a pair at a cable on which the kernel segments batches, and a directory for captures.
-fn at_a_cable(interface_mtu: u32, ipv6: bool) -> Option<(Cable, Pingpong, Directory)> {
+fn at_a_cable(interface_mtu: u32, ipv6: bool) -> Option<(VethPair, Pingpong, Directory)> {
     if !require(&[PINGPONG, TSHARK, IP, Need::Scapy, Need::NetworkNamespaces]) {
         return None;
     }
-    let cable = Cable::new(&Place::here(), interface_mtu);
+    let cable = VethPair::new(&Place::here(), interface_mtu);
     cable.disable_gso();
     let mut server = Side::new(cable.a.place(), "urxe_va");
     let mut client = Side::new(cable.b.place(), "urxe_vb");
     if ipv6 {
-        server.gid_index = DeviceInfo::query(&server.place, "urxe_va").gid_index(Cable::A6);
-        client.gid_index = DeviceInfo::query(&client.place, "urxe_vb").gid_index(Cable::B6);
+        server.gid_index = DeviceInfo::query(&server.place, "urxe_va").gid_index(VethPair::A6);
+        client.gid_index = DeviceInfo::query(&client.place, "urxe_vb").gid_index(VethPair::B6);
     }
     Some((
         cable,
-        Pingpong::new(server, client, Cable::A),
+        Pingpong::new(server, client, VethPair::A),
         Directory::new(),
     ))
 }

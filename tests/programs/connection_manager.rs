@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, PERFTEST, require};
@@ -137,9 +137,9 @@ fn rping_between_hosts() {
     if !require(&[RPING, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let _exclusive = exclusive();
-    for address in [Cable::A, Cable::A6] {
+    for address in [VethPair::A, VethPair::A6] {
         let server = format!("rping -s -a {address} -C 20");
         let server = Server::start(cable.a.place(), &server, TCP | 7174);
         let client = format!("rping -c -a {address} -C 20");
@@ -220,13 +220,13 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
     if !require(&[RPING, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let _exclusive = exclusive();
     cable.a.ip("route add 224.0.0.0/4 dev va");
     cable.b.ip("route add 224.0.0.0/4 dev vb");
     for (group, a, b) in [
-        ("239.1.2.3", Cable::A, Cable::B),
-        ("ff05::77", Cable::A6, Cable::B6),
+        ("239.1.2.3", VethPair::A, VethPair::B),
+        ("ff05::77", VethPair::A6, VethPair::B6),
     ] {
         let mut receiver = start(cable.a.place(), &format!("mckey -m {group} -b {a} -C 5"));
         // mckey reports its membership only at its end. Datagrams sent before are lost.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, require};
 use crate::common::run::run;
@@ -107,7 +107,7 @@ fn active_mtu_is_the_largest_path_mtu_that_fits_the_interface() {
         return;
     }
     for (interface_mtu, active_mtu) in [(1500, "1024 (3)"), (9000, "4096 (5)")] {
-        let cable = Cable::new(&Place::here(), interface_mtu);
+        let cable = VethPair::new(&Place::here(), interface_mtu);
         let info = DeviceInfo::query(cable.a.place(), "urxe_va");
         assert_eq!(info.value("active_mtu"), Some(active_mtu), "{}", info.0);
     }
@@ -118,12 +118,12 @@ fn gids_are_all_the_addresses_of_the_interface() {
     if !require(&[DEVINFO, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let info = DeviceInfo::query(cable.a.place(), "urxe_va");
-    assert_eq!(info.gid_index(&format!("::ffff:{}", Cable::A)), 0);
+    assert_eq!(info.gid_index(&format!("::ffff:{}", VethPair::A)), 0);
     let gids = info.gids();
     assert!(
-        gids.iter().any(|(_, gid)| gid.to_string() == Cable::A6),
+        gids.iter().any(|(_, gid)| gid.to_string() == VethPair::A6),
         "{gids:?}"
     );
     assert!(

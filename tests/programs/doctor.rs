@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, Running, run};
@@ -72,8 +72,8 @@ fn path_mtu_to_a_listening_peer_is_measured() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), MTU);
-    let peer = Cable::B;
+    let cable = VethPair::new(&Place::here(), MTU);
+    let peer = VethPair::B;
     let finished = doctor(cable.a.place(), &["--json", peer]);
     assert_eq!(finished.status.code(), Some(1), "{finished}");
     let (verdict, found) = check(&finished, "peer");

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
@@ -31,7 +31,7 @@ fn fio_writes_and_reads() {
     if !require(&[Need::Program("fio", "fio"), IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let directory = Directory::new();
     let _exclusive = exclusive();
     let server = job(
@@ -42,7 +42,7 @@ fn fio_writes_and_reads() {
     for verb in ["write", "read"] {
         let options = format!(
             "hostname={}\nverb={verb}\nrw=write\niodepth=4\niodepth_batch_complete=1\n",
-            Cable::A
+            VethPair::A
         );
         let client = job(&directory, "client", &options);
         let server = Server::start(cable.a.place(), &server, TCP | PORT);
@@ -63,7 +63,7 @@ fn fio_sends() {
     if !require(&[Need::Program("fio", "fio"), IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let directory = Directory::new();
     let _exclusive = exclusive();
     let server = job(
@@ -74,7 +74,7 @@ fn fio_sends() {
     for depth in [1, 4, 16] {
         let options = format!(
             "hostname={}\nverb=send\nrw=write\niodepth={depth}\n",
-            Cable::A
+            VethPair::A
         );
         let client = job(&directory, "client", &options);
         let server = Server::start(cable.a.place(), &server, TCP | PORT);

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::left_out::left_out;
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::Need;
 use crate::common::run::{Finished, Running, run};
+use crate::common::skip_test::skip_test;
 use crate::connection_manager::LIMIT;
 use crate::rsockets::{alone, preloaded, wait_for_port};
 
@@ -134,10 +134,10 @@ fn rdma_cores_own_preload_forks_in_the_same_way() {
         return;
     };
     let Some(preload) = rdma_cores_preload() else {
-        return left_out("needs rdma-core's librspreload.so: apt-get install librdmacm1");
+        return skip_test("needs rdma-core's librspreload.so: apt-get install librdmacm1");
     };
     if !Path::new("/etc/rdma").is_dir() {
-        return left_out("needs the directory /etc/rdma: apt-get install rdma-core");
+        return skip_test("needs the directory /etc/rdma: apt-get install rdma-core");
     }
     let _exclusive = exclusive();
     // With the object in all processes, librdmacm's own netlink sockets would become rsockets, and

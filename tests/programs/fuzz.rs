@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
@@ -20,7 +20,7 @@ cc -D_GNU_SOURCE -Wall -Wextra -Werror -o "$2" "$1" $(pkg-config --cflags --libs
 
 /// A peer at one end of a cable, to be tested from the other end.
 struct Peer {
-    cable: Cable,
+    cable: VethPair,
     _directory: Directory,
     running: Running,
 }
@@ -44,7 +44,7 @@ impl Peer {
         shell.arg(urxe_tests::workspace().join(PROGRAM));
         shell.arg(&program);
         run("cc", shell, LIMIT).success();
-        let cable = Cable::new(&Place::here(), 1500);
+        let cable = VethPair::new(&Place::here(), 1500);
         let mut command = cable
             .a
             .place()
@@ -75,7 +75,7 @@ fn urxe_conforms_under_malformed_packets() {
     let Some(mut peer) = Peer::start() else {
         return;
     };
-    for (address, seed) in [(Cable::A, "1"), (Cable::A6, "2")] {
+    for (address, seed) in [(VethPair::A, "1"), (VethPair::A6, "2")] {
         let words = ["--seed", seed, "--packets", "1500"];
         let found = peer.fuzz(address, &words).success();
         // The run must include executed and rejected requests.
@@ -97,7 +97,7 @@ fn case_is_replayed_with_each_of_its_packets() {
         return;
     };
     let replays = [0, 1].map(|_| {
-        let found = peer.fuzz(Cable::A, &["--replay", "1:3"]).success();
+        let found = peer.fuzz(VethPair::A, &["--replay", "1:3"]).success();
         let is_verdict = |line: &&str| line.trim_start().starts_with("expected:");
         let lines = found.stdout.lines().filter(is_verdict);
         lines.map(str::to_owned).collect::<Vec<_>>()
@@ -111,9 +111,9 @@ fn peer_without_a_listener_is_reported() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let mut command = cable.b.place().urxe();
-    command.args(["fuzz", Cable::A, "--port", "9"]);
+    command.args(["fuzz", VethPair::A, "--port", "9"]);
     let found = run("urxe fuzz", command, LIMIT);
     assert_eq!(found.status.code(), Some(2), "{found}");
     assert!(

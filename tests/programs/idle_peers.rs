@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, Running, run};
@@ -127,11 +127,11 @@ fn dead_peer_on_another_host_is_detected_by_keep_alive() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let (a, b) = (cable.a.place(), cable.b.place());
     for killed in 0..2 {
-        Ends::connect(&program, a, b, Cable::A, KEEPALIVE).kill(killed);
-        Ends::connect(&program, a, b, Cable::A6, KEEPALIVE).kill(killed);
+        Ends::connect(&program, a, b, VethPair::A, KEEPALIVE).kill(killed);
+        Ends::connect(&program, a, b, VethPair::A6, KEEPALIVE).kill(killed);
     }
 }
 
@@ -142,9 +142,9 @@ fn idle_connection_of_live_peers_persists() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let (a, b) = (cable.a.place(), cable.b.place());
-    let mut ends = Ends::connect(&program, a, b, Cable::A, KEEPALIVE);
+    let mut ends = Ends::connect(&program, a, b, VethPair::A, KEEPALIVE);
     // Twice the keep-alive time.
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0.iter_mut().all(Running::is_running));
@@ -175,10 +175,10 @@ fn process_that_was_stopped_keeps_its_connections_to_other_hosts() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let (a, b) = (cable.a.place(), cable.b.place());
     // The server does not give up the client that is stopped.
-    let mut ends = Ends::connect_with(&program, a, b, Cable::A, ["0", KEEPALIVE]);
+    let mut ends = Ends::connect_with(&program, a, b, VethPair::A, ["0", KEEPALIVE]);
     ends.0[1].signal("STOP");
     thread::sleep(Duration::from_secs(4));
     ends.0[1].signal("CONT");

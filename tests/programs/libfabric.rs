@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
@@ -16,13 +16,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 47_592;
 
 /// Two hosts, if libfabric's programs are installed.
-fn hosts() -> Option<Cable> {
+fn hosts() -> Option<VethPair> {
     let needs = [
         Need::Program("fi_pingpong", "libfabric-bin"),
         IP,
         Need::NetworkNamespaces,
     ];
-    require(&needs).then(|| Cable::new(&Place::here(), 1500))
+    require(&needs).then(|| VethPair::new(&Place::here(), 1500))
 }
 
 /// A server at one place and a client at another, which connects to `to`.
@@ -64,8 +64,8 @@ fn libfabric_transfers_between_hosts() {
     };
     let _exclusive = exclusive();
     let (server, client) = (cable.a.place(), cable.b.place());
-    transfers(server, client, Cable::A, "verbs", "msg");
-    transfers(server, client, Cable::A, "verbs;ofi_rxm", "rdm");
+    transfers(server, client, VethPair::A, "verbs", "msg");
+    transfers(server, client, VethPair::A, "verbs;ofi_rxm", "rdm");
 }
 
 #[test]

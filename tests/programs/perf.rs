@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
@@ -14,7 +14,7 @@ const MTU: u32 = 1500;
 
 /// Two hosts, of which one listens.
 struct Hosts {
-    cable: Cable,
+    cable: VethPair,
     _listener: Running,
 }
 
@@ -23,7 +23,7 @@ impl Hosts {
         if !require(&[IP, Need::NetworkNamespaces]) {
             return None;
         }
-        let cable = Cable::new(&Place::here(), MTU);
+        let cable = VethPair::new(&Place::here(), MTU);
         let mut listener = cable.b.place().urxe();
         listener.args(["perf", "--listen"]);
         let listener = Running::start("urxe perf --listen", listener);
@@ -59,7 +59,7 @@ fn every_operation_is_measured() {
         let size = if operation == "atomic" { 8 } else { 3000 };
         let report = hosts.report(&[
             "perf",
-            Cable::B,
+            VethPair::B,
             "--op",
             operation,
             "--size",
@@ -85,7 +85,7 @@ fn every_operation_is_measured() {
 fn histogram_and_rates_are_printed() {
     let Some(hosts) = Hosts::new() else { return };
     let finished = hosts
-        .run(&["perf", Cable::B, "--duration", "0.2", "--depth", "1"])
+        .run(&["perf", VethPair::B, "--duration", "0.2", "--depth", "1"])
         .success();
     for part in [
         "write of 65536 bytes",
@@ -102,7 +102,7 @@ fn histogram_and_rates_are_printed() {
 #[test]
 fn pings_are_echoed() {
     let Some(hosts) = Hosts::new() else { return };
-    let arguments = ["ping", Cable::B, "--count", "4", "--interval", "0"];
+    let arguments = ["ping", VethPair::B, "--count", "4", "--interval", "0"];
     let finished = hosts.run(&arguments).success();
     let echoes = finished.stdout.matches("64 bytes from").count();
     assert_eq!(echoes, 4, "{finished}");
@@ -117,7 +117,7 @@ fn retransmissions_are_counted() {
     let Some(hosts) = Hosts::new() else { return };
     let mut command = hosts.cable.a.place().urxe();
     command
-        .args(["perf", Cable::B, "--duration", "1", "--json"])
+        .args(["perf", VethPair::B, "--duration", "1", "--json"])
         .env("URXE_FAULTS", "drop=2%,seed=5");
     let finished = run("urxe perf", command, LIMIT).success();
     let report: Value = serde_json::from_str(&finished.stdout).expect("one line of JSON");
@@ -127,7 +127,7 @@ fn retransmissions_are_counted() {
 #[test]
 fn absent_listener_is_explained() {
     let Some(hosts) = Hosts::new() else { return };
-    let finished = hosts.run(&["ping", Cable::B, "--port", "7"]);
+    let finished = hosts.run(&["ping", VethPair::B, "--port", "7"]);
     assert_eq!(finished.status.code(), Some(1), "{finished}");
     for part in ["cannot connect to", "urxe perf --listen", "urxe doctor"] {
         assert!(finished.stderr.contains(part), "{part}: {finished}");

@@ -1,7 +1,7 @@
 //! perftest over the loopback interface, and multicast between namespaces.
 
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::perftest::Perftest;
 use crate::common::pingpong::Side;
 use crate::common::place::Place;
@@ -120,16 +120,16 @@ fn multicast_between_hosts() {
     if !require(&[PERFTEST, DEVINFO, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let mut server = Side::new(cable.a.place(), "urxe_va");
     let mut client = Side::new(cable.b.place(), "urxe_vb");
     let run = |server: &Side, client: &Side, address: &str| {
-        let perftest = Perftest::new("ib_send_bw", server.clone(), client.clone(), Cable::A);
+        let perftest = Perftest::new("ib_send_bw", server.clone(), client.clone(), VethPair::A);
         let options = format!("-n {ITERATIONS} -s 512 -c UD -g -M {}", group(address));
         perftest.options(&options).run().success(&[512], ITERATIONS);
     };
     run(&server, &client, "239.47.91.11");
-    server.gid_index = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(Cable::A6);
-    client.gid_index = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(Cable::B6);
+    server.gid_index = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(VethPair::A6);
+    client.gid_index = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(VethPair::B6);
     run(&server, &client, "ff0e::47:91");
 }

@@ -1,21 +1,21 @@
 //! `ibv_rc_pingpong` between network namespaces, as an unprivileged user, and in a user namespace.
 
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Pingpong, Side};
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, is_root, require};
 
 /// Returns a pair with the server at `va` and the client at `vb`.
-fn across(cable: &Cable) -> Pingpong {
+fn across(cable: &VethPair) -> Pingpong {
     let server = Side::new(cable.a.place(), "urxe_va");
     let client = Side::new(cable.b.place(), "urxe_vb");
-    Pingpong::new(server, client, Cable::A)
+    Pingpong::new(server, client, VethPair::A)
 }
 
-fn cable(interface_mtu: u32) -> Option<Cable> {
+fn cable(interface_mtu: u32) -> Option<VethPair> {
     require(&[PINGPONG, IP, Need::NetworkNamespaces])
-        .then(|| Cable::new(&Place::here(), interface_mtu))
+        .then(|| VethPair::new(&Place::here(), interface_mtu))
 }
 
 fn over_ipv4(interface_mtu: u32, path_mtus: &[u32]) {
@@ -41,17 +41,20 @@ fn over_ipv6(interface_mtu: u32, path_mtu: u32) {
     let Some(cable) = cable(interface_mtu) else {
         return;
     };
-    let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(Cable::A6);
-    let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(Cable::B6);
+    let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(VethPair::A6);
+    let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(VethPair::B6);
     let mut pingpong = across(&cable)
         .gids(server, client)
         .options(&format!("-c -m {path_mtu}"));
     // IPv6 only, including the TCP connection.
-    Cable::A6.clone_into(&mut pingpong.host);
+    VethPair::A6.clone_into(&mut pingpong.host);
     pingpong.clone().size(1).iterations(300).run().success();
     let ended = pingpong.size(1 << 20).iterations(20).run().success();
     assert!(
-        ended.server.stdout.contains(&format!("GID {}", Cable::B6)),
+        ended
+            .server
+            .stdout
+            .contains(&format!("GID {}", VethPair::B6)),
         "{}",
         ended.server
     );
@@ -115,10 +118,10 @@ fn two_interfaces_of_one_host() {
         return;
     }
     // Packets between a host's own addresses go through the loopback interface.
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     cable.a.ip("link set lo up");
     let side = Side::new(cable.a.place(), "urxe_va");
-    Pingpong::new(side.clone(), side, Cable::A)
+    Pingpong::new(side.clone(), side, VethPair::A)
         .options("-c")
         .run()
         .success();
@@ -189,7 +192,7 @@ fn between_namespaces_without_any_privilege() {
     }
     let unprivileged = Place::here().unprivileged();
     let a = Namespace::new_with_user(&unprivileged);
-    let cable = Cable::join(a, 1500);
+    let cable = VethPair::join(a, 1500);
     across(&cable)
         .options("-c")
         .size(1 << 20)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Pingpong, exclusive};
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, PINGPONG, require};
@@ -71,7 +71,7 @@ fn links_have_the_fields_of_iproute2() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     cable.a.ip("link set lo up");
     let place = &cable.a.place().through(["env", "URXE_DEVICES=*"]);
     let link = |interface: &str| {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
 use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
@@ -87,9 +87,9 @@ fn rstream_between_hosts_and_over_ipv6() {
     if !require(&[RSTREAM, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let _exclusive = exclusive();
-    for address in [Cable::A, Cable::A6] {
+    for address in [VethPair::A, VethPair::A6] {
         let common = "-C 20 -I 20 -S 100000 -T v";
         let server = format!("rstream -b {address} {common}");
         let server = Server::start(cable.a.place(), &server, TCP | 7471);
@@ -197,11 +197,11 @@ fn udpong_between_hosts() {
     if !require(&[RSTREAM, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 4500);
+    let cable = VethPair::new(&Place::here(), 4500);
     let _exclusive = exclusive();
-    let _server = start(cable.a.place(), &format!("udpong -b {}", Cable::A));
+    let _server = start(cable.a.place(), &format!("udpong -b {}", VethPair::A));
     wait_for_port(cable.a.place(), "udp", 7174);
-    let client = format!("udpong -s {} -C 50 -S 1500 -T a", Cable::A);
+    let client = format!("udpong -s {} -C 50 -S 1500 -T a", VethPair::A);
     run_here(cable.b.place(), &client).success();
 }
 
@@ -307,14 +307,14 @@ fn netcat_sends_a_file_to_another_host() {
     if !require(&needs) {
         return;
     }
-    let cable = Cable::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Place::here(), 1500);
     let _exclusive = exclusive();
     let directory = Directory::new();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     fs::write(&from, pattern(1 << 20)).expect("own directory");
     let shell = |place: &Place, script: String| preloaded(place, &["sh", "-c", &script]);
     let path = |path: &Path| path.to_str().expect("a plain path").to_owned();
-    for address in [Cable::A, Cable::A6] {
+    for address in [VethPair::A, VethPair::A6] {
         let receive = format!("exec nc -l {address} 7000 > {}", path(&to));
         let server = Running::start("nc -l", shell(cable.a.place(), receive));
         wait_for_listener(cable.a.place(), 7000);

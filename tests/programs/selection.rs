@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::common::namespace::Cable;
+use crate::common::namespace::VethPair;
 use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, require};
@@ -14,10 +14,10 @@ use crate::rsockets::{self, wait_for_port};
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns a network with the interfaces `va`, which has no route to the Internet, and `lo`.
-fn two_interfaces(needs: &[Need]) -> Option<Cable> {
+fn two_interfaces(needs: &[Need]) -> Option<VethPair> {
     let all = [&[DEVINFO, IP, Need::NetworkNamespaces], needs].concat();
     require(&all).then(|| {
-        let cable = Cable::new(&Place::here(), 1500);
+        let cable = VethPair::new(&Place::here(), 1500);
         cable.a.ip("link set lo up");
         cable
     })
@@ -218,7 +218,7 @@ fn selection_of_nothing_is_reported_with_the_choice() {
 }
 
 /// Starts a program with only the device `urxe_va`, so that none has a loopback address.
-fn start_without_lo(cable: &Cable, command: &str) -> Running {
+fn start_without_lo(cable: &VethPair, command: &str) -> Running {
     let place = cable.a.place().through(["env", "URXE_DEVICES=^lo"]);
     connection_manager::start(&place, command)
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::common::left_out::left_out;
 use crate::common::place::Place;
 use crate::common::require::{Need, is_root, require};
 use crate::common::run::{Finished, run};
+use crate::common::skip_test::skip_test;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -34,7 +34,7 @@ fn without_libraries(words: &[&str]) -> Option<Finished> {
     command.args([flags, "sh", "-c", HIDE, "hide"]).args(words);
     let finished = run(words[0], command, LIMIT);
     if finished.status.code() == Some(77) {
-        left_out("needs overlay file systems, to hide libraries");
+        skip_test("needs overlay file systems, to hide libraries");
         return None;
     }
     Some(finished)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
 use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
@@ -18,9 +18,9 @@ const NEEDS: [Need; 3] = [
 ];
 
 /// Two hosts, if UCX is installed. Both have a loopback interface, as hosts do.
-fn hosts() -> Option<Cable> {
+fn hosts() -> Option<VethPair> {
     require(&NEEDS).then(|| {
-        let cable = Cable::new(&Place::here(), 1500);
+        let cable = VethPair::new(&Place::here(), 1500);
         cable.a.ip("link set lo up");
         cable.b.ip("link set lo up");
         cable
@@ -88,7 +88,7 @@ fn ucx_transfers_between_hosts() {
     let (server, client) = (cable.a.place(), cable.b.place());
     for transports in ["rc_v", "ud_v", "rc,ud,self", "ib"] {
         for test in ["tag_lat -n 1000 -s 64", "tag_bw -n 50 -s 1000000"] {
-            passes(server, client, Cable::A, transports, test);
+            passes(server, client, VethPair::A, transports, test);
         }
     }
 }
@@ -113,7 +113,7 @@ fn ucx_executes_every_operation_between_hosts() {
             "ucp_am_lat -n 200 -s 8",
             "ucp_am_bw -n 200 -s 65536",
         ] {
-            passes(server, client, Cable::A, transports, test);
+            passes(server, client, VethPair::A, transports, test);
         }
     }
 }
@@ -127,7 +127,7 @@ fn ucx_sleeps_until_messages_arrive() {
     let (server, client) = (cable.a.place(), cable.b.place());
     for transports in ["rc_v", "ud_v"] {
         let test = "tag_lat -n 2000 -s 64 -E sleep";
-        passes(server, client, Cable::A, transports, test);
+        passes(server, client, VethPair::A, transports, test);
     }
 }
 

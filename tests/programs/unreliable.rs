@@ -1,7 +1,7 @@
 //! `ibv_uc_pingpong` and `ibv_ud_pingpong`, over the loopback interface and between namespaces.
 
 use crate::common::devices::DeviceInfo;
-use crate::common::namespace::{Cable, Namespace};
+use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Pingpong, Side};
 use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
@@ -21,15 +21,15 @@ fn loopback(program: &'static str) -> Option<(Namespace, Pingpong)> {
 }
 
 /// Returns a pair with the server at `va` and the client at `vb`.
-fn across(cable: &Cable, program: &'static str) -> Pingpong {
+fn across(cable: &VethPair, program: &'static str) -> Pingpong {
     let server = Side::new(cable.a.place(), "urxe_va");
     let client = Side::new(cable.b.place(), "urxe_vb");
-    Pingpong::new(server, client, Cable::A).program(program)
+    Pingpong::new(server, client, VethPair::A).program(program)
 }
 
-fn cable(interface_mtu: u32) -> Option<Cable> {
+fn cable(interface_mtu: u32) -> Option<VethPair> {
     require(&[PINGPONG, DEVINFO, IP, Need::NetworkNamespaces])
-        .then(|| Cable::new(&Place::here(), interface_mtu))
+        .then(|| VethPair::new(&Place::here(), interface_mtu))
 }
 
 #[test]
@@ -103,13 +103,16 @@ fn between_namespaces() {
         let pingpong = across(&cable, program).options("-c").size(1024);
         pingpong.run().success();
         pingpong.clone().options("-e").run().success();
-        let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(Cable::A6);
-        let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(Cable::B6);
+        let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(VethPair::A6);
+        let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(VethPair::B6);
         let mut over_ipv6 = pingpong.gids(server, client);
-        Cable::A6.clone_into(&mut over_ipv6.host);
+        VethPair::A6.clone_into(&mut over_ipv6.host);
         let ended = over_ipv6.run().success();
         assert!(
-            ended.server.stdout.contains(&format!("GID {}", Cable::B6)),
+            ended
+                .server
+                .stdout
+                .contains(&format!("GID {}", VethPair::B6)),
             "{}",
             ended.server
         );

@@ -1,7 +1,7 @@
 //! A peer that implements the connection manager protocol itself: the errors that urxe reports to
 //! its application, and the messages that it sends to the peer.
 
-use crate::left_out::left_out;
+use crate::skip_test::skip_test;
 use crate::{End, TIMEOUT, any_port, connecting};
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -123,7 +123,7 @@ impl Foreign {
 fn reachable_address() -> Option<Ipv4Addr> {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
     if env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_none() {
-        left_out("needs the right to make network namespaces");
+        skip_test("needs the right to make network namespaces");
         return None;
     }
     let added = Command::new("ip")
@@ -133,7 +133,7 @@ fn reachable_address() -> Option<Ipv4Addr> {
     match added {
         Ok(status) if status.success() => Some(ADDRESS),
         other => {
-            left_out(&format!("needs ip (iproute2): {other:?}"));
+            skip_test(&format!("needs ip (iproute2): {other:?}"));
             None
         }
     }

@@ -2,11 +2,11 @@
 //! private data, and each error.
 
 mod foreign;
-#[path = "../common/left_out.rs"]
-mod left_out;
 #[path = "../common/own_network.rs"]
 mod own_network;
 mod services;
+#[path = "../common/skip_test.rs"]
+mod skip_test;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;

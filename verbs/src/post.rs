@@ -166,7 +166,7 @@ unsafe fn post_one(
 ///
 /// # Safety
 /// `bad` must be null or point to a writable pointer.
-unsafe fn blame<T>(bad: *mut *mut T, wr: *mut T) {
+unsafe fn set_bad_wr<T>(bad: *mut *mut T, wr: *mut T) {
     if !bad.is_null() {
         // SAFETY: `bad` is non-null (checked above) and points to a writable pointer, which may be
         // unaligned: the caller's contract, section Safety.
@@ -205,7 +205,7 @@ pub(super) unsafe extern "C" fn post_send(
     });
     if status != 0 {
         // SAFETY: `bad_wr` is null or writable: the caller's contract, section Safety.
-        unsafe { blame(bad_wr, at) };
+        unsafe { set_bad_wr(bad_wr, at) };
     }
     status
 }
@@ -243,7 +243,7 @@ pub(super) unsafe fn post_receives(
     });
     if status != 0 {
         // SAFETY: `bad_wr` is null or writable: the caller's contract, section Safety.
-        unsafe { blame(bad_wr, at) };
+        unsafe { set_bad_wr(bad_wr, at) };
     }
     status
 }

@@ -30,7 +30,7 @@ const VENDOR: u32 = 0xff_ffff;
 const MAX_QP: c_int = 65_533;
 
 /// The reported maximum for objects that only memory limits. Programs may size arrays by it.
-const PLENTY: c_int = 1 << 20;
+const UNLIMITED: c_int = 1 << 20;
 
 /// The page sizes: every power of two from 4 KiB on.
 const PAGE_SIZES: u64 = 0xffff_f000;
@@ -96,22 +96,22 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     attr.max_sge = MAX_SGE.cast_signed();
     attr.max_sge_rd = MAX_SGE.cast_signed();
-    attr.max_cq = PLENTY;
+    attr.max_cq = UNLIMITED;
     attr.max_cqe = MAX_CQE.cast_signed();
-    attr.max_mr = PLENTY;
-    attr.max_mw = PLENTY;
-    attr.max_pd = PLENTY;
+    attr.max_mr = UNLIMITED;
+    attr.max_mw = UNLIMITED;
+    attr.max_pd = UNLIMITED;
     attr.max_qp_rd_atom = c_int::from(MAX_RD_ATOMIC);
     attr.max_res_rd_atom = c_int::from(MAX_RD_ATOMIC) * MAX_QP;
     attr.max_qp_init_rd_atom = c_int::from(MAX_RD_ATOMIC);
     attr.atomic_cap = IBV_ATOMIC_HCA;
-    attr.max_srq = PLENTY;
+    attr.max_srq = UNLIMITED;
     attr.max_srq_wr = MAX_SRQ_WR.cast_signed();
     attr.max_srq_sge = MAX_SRQ_SGE.cast_signed();
-    attr.max_mcast_grp = PLENTY;
+    attr.max_mcast_grp = UNLIMITED;
     attr.max_mcast_qp_attach = MAX_QP;
-    attr.max_total_mcast_qp_attach = PLENTY;
-    attr.max_ah = PLENTY;
+    attr.max_total_mcast_qp_attach = UNLIMITED;
+    attr.max_ah = UNLIMITED;
     attr.max_pkeys = PKEYS;
     attr.local_ca_ack_delay = ACK_DELAY;
     attr.phys_port_cnt = PORT;
@@ -169,12 +169,12 @@ pub(super) unsafe extern "C" fn query_device_ex(
         all.device_cap_flags_ex |= DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
         all.rss_caps = ibv_rss_caps {
             supported_qpts: 1 << IBV_QPT_RAW_PACKET,
-            max_rwq_indirection_tables: PLENTY.cast_unsigned(),
+            max_rwq_indirection_tables: UNLIMITED.cast_unsigned(),
             max_rwq_indirection_table_size: MAX_ENTRIES as u32,
             rx_hash_fields_mask: HashFields::all().bits(),
             rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ as u8,
         };
-        all.max_wq_type_rq = PLENTY.cast_unsigned();
+        all.max_wq_type_rq = UNLIMITED.cast_unsigned();
         all.packet_pacing_caps = ibv_packet_pacing_caps {
             qp_rate_limit_min: 1,
             qp_rate_limit_max: u32::MAX,

@@ -11,7 +11,7 @@ use crate::release::succeed;
 const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// Returns why there can be no base system here, if so.
-pub(crate) fn obstacle() -> Option<String> {
+pub(crate) fn unmet_need() -> Option<String> {
     let is_root = Command::new("id")
         .arg("-u")
         .output()
@@ -31,8 +31,8 @@ pub(crate) fn obstacle() -> Option<String> {
 /// Returns the directory with the base system of a release and these packages, with commas between
 /// them.
 pub(crate) fn make(target: &Path, suite: &str, packages: &str) -> Result<PathBuf, String> {
-    if let Some(obstacle) = obstacle() {
-        return Err(obstacle);
+    if let Some(unmet_need) = unmet_need() {
+        return Err(unmet_need);
     }
     // A comma would end the option of a mount.
     let name = format!("{suite}-{}", packages.replace(',', "+"));

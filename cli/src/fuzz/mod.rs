@@ -65,13 +65,13 @@ pub struct Arguments {
     #[arg(long, value_name = "SEED:CASE", value_parser = case, conflicts_with_all = ["seed", "packets"])]
     replay: Option<(u64, u64)>,
     #[command(flatten)]
-    given: Given,
+    given: ExistingConnection,
 }
 
 /// The parameters of an established connection.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Without the RDMA CM")]
-struct Given {
+struct ExistingConnection {
     /// Queue pair number of the peer, which must use a path MTU of 256 bytes
     #[arg(long, requires_all = ["own_qpn", "psn"], conflicts_with = "port")]
     qpn: Option<u32>,
@@ -101,10 +101,10 @@ enum ConnectionSource {
     /// Connect by the RDMA CM to this port.
     Cm(u16),
     /// Use this established connection.
-    Given(Connection),
+    ExistingConnection(Connection),
 }
 
-impl Given {
+impl ExistingConnection {
     fn connection(&self) -> Option<Connection> {
         let grant = match (self.addr, self.rkey, self.len, self.receive) {
             (Some(addr), Some(rkey), Some(len), Some(receive)) => Some(Grant {
@@ -148,7 +148,7 @@ pub fn fuzz(arguments: &Arguments) -> ExitCode {
 fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let link = Link::open(arguments.peer, arguments.from)?;
     let source = match arguments.given.connection() {
-        Some(connection) => ConnectionSource::Given(connection),
+        Some(connection) => ConnectionSource::ExistingConnection(connection),
         None => ConnectionSource::Cm(arguments.port),
     };
     let (seed, first) = match arguments.replay {

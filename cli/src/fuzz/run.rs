@@ -129,8 +129,10 @@ impl<'a> Run<'a> {
         }
         let connection = match self.source {
             ConnectionSource::Cm(port) => connection::connect(self.link, port, &mut self.rng)?,
-            ConnectionSource::Given(connection) if self.report.connections == 0 => connection,
-            ConnectionSource::Given(_) => return Ok(None),
+            ConnectionSource::ExistingConnection(connection) if self.report.connections == 0 => {
+                connection
+            }
+            ConnectionSource::ExistingConnection(_) => return Ok(None),
         };
         self.report.connections += 1;
         let responder = Responder::new(&connection);

@@ -16,7 +16,7 @@ mod tests;
 
 use super::regions::{Place, RegionTable, regions, regions_mut};
 pub use super::window::WindowType;
-use super::window::{Binding, KeptBound, Window};
+use super::window::{Binding, BindingGuard, Window};
 use crate::pd::Pd;
 use crate::tables::KEY_VARIANT;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl RegionTable {
         addr: u64,
         len: u64,
         access: Access,
-    ) -> Result<(Place, KeptBound<'_>), MemoryError> {
+    ) -> Result<(Place, BindingGuard<'_>), MemoryError> {
         let window = self.window(rkey.0)?;
         let state = window.read();
         let bound = match state.bound {
@@ -187,7 +187,7 @@ impl RegionTable {
         }
         let region = self.find(bound.region.0, pd.id())?;
         let place = region.locate(bound.addr + offset, len)?;
-        Ok((place, KeptBound::from(state)))
+        Ok((place, BindingGuard::from(state)))
     }
 
     pub(crate) fn window(&self, key: u32) -> Result<&Window, MemoryError> {

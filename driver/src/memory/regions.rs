@@ -4,7 +4,7 @@
 //! Users of the table hold its lock for reading, and deregistration takes it for writing.
 
 use super::access;
-use super::window::{KeptBound, Window};
+use super::window::{BindingGuard, Window};
 use crate::lock_order::{Ordered, Rank};
 use crate::pd::Pd;
 use crate::per_process::PerProcess;
@@ -131,7 +131,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Accessible<'a> {
     place: Place,
-    _window: Option<KeptBound<'a>>,
+    _window: Option<BindingGuard<'a>>,
 }
 
 /// The attributes of a region.

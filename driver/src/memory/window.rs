@@ -63,12 +63,12 @@ pub(super) struct Binding {
 
 /// A guard that keeps the binding of a window unchanged.
 #[derive(Debug)]
-pub(crate) struct KeptBound<'a> {
+pub(crate) struct BindingGuard<'a> {
     _state: RwLockReadGuard<'a, State>,
 }
 
-impl<'a> From<RwLockReadGuard<'a, State>> for KeptBound<'a> {
+impl<'a> From<RwLockReadGuard<'a, State>> for BindingGuard<'a> {
     fn from(state: RwLockReadGuard<'a, State>) -> Self {
-        KeptBound { _state: state }
+        BindingGuard { _state: state }
     }
 }

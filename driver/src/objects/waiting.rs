@@ -131,7 +131,7 @@ impl Waiting {
                 }
             }
             // The queue is checked again: the program may have made its descriptor non-blocking.
-            Err(error) if goes_on_after(&error) => self.may_have_event = true,
+            Err(error) if restarts_after(&error) => self.may_have_event = true,
             Err(error) => return Err(error),
         }
         Ok(())
@@ -236,7 +236,7 @@ impl<T> EventQueue<T> {
 ///
 /// poll(2) never does. The signal is not known here, so the wait continues unless the program
 /// handles some signal without that flag.
-fn goes_on_after(error: &io::Error) -> bool {
+fn restarts_after(error: &io::Error) -> bool {
     if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) {
         return false;
     }

@@ -3,7 +3,7 @@
 use super::flush_timer::TimerFd;
 use super::groups::Groups;
 use super::writable::WritableWaiters;
-use crate::loss::DescriptorLoss;
+use crate::loss::ClosedDescriptors;
 use crate::ports::{BatchPool, Ports, Receiver, Waker, WatchSet};
 use crate::queues::cq::{Cq, CqMonitor};
 use crate::queues::gsi::Gsi;
@@ -54,7 +54,7 @@ pub struct Engine {
     pub(super) instance: u64,
     pub(super) network: OnceLock<Network>,
     pub(super) opening: Mutex<()>,
-    pub(super) loss: Arc<DescriptorLoss>,
+    pub(super) loss: Arc<ClosedDescriptors>,
     pub(super) waker: Arc<Waker>,
     pub(super) qps: Arc<QpTable>,
     /// Queue pairs for raw packets, each of which receives from a socket of its own.

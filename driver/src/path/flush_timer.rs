@@ -10,7 +10,7 @@
 //! the thread that watches it. While the program keeps posting, the timer is moved before it
 //! expires. That costs a system call in 100 us, and no wake-up.
 
-use crate::loss::DescriptorLoss;
+use crate::loss::ClosedDescriptors;
 use crate::scheduling::deferred::FlushTimer;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -25,11 +25,11 @@ use urxe_proto::time::Time;
 #[derive(Debug)]
 pub(super) struct TimerFd {
     fd: OwnedFd,
-    loss: Arc<DescriptorLoss>,
+    loss: Arc<ClosedDescriptors>,
 }
 
 impl TimerFd {
-    pub(super) fn new(loss: &Arc<DescriptorLoss>) -> io::Result<Self> {
+    pub(super) fn new(loss: &Arc<ClosedDescriptors>) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(TimerFd {
             fd: timerfd_create(TimerfdClockId::Monotonic, flags)?,

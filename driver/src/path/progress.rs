@@ -21,7 +21,7 @@ use super::engine::{Engine, Network};
 use crate::memory::access;
 use crate::scheduling::adaptive::{AdaptivePolling, CpuTimes, Interval};
 use crate::scheduling::handoff::Mode;
-use crate::scheduling::limits::{CHECK_INTERVAL, GIVE_WAY};
+use crate::scheduling::limits::{CHECK_INTERVAL, CONTENTION_SLEEP};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -96,7 +96,7 @@ impl ProgressThread {
         let Some(Woken { control, flush }) = self.sleep(mode, &interval) else {
             return engine.loss.report();
         };
-        if interval.program_is_elsewhere(polling) && self.network.watch.has_packets() {
+        if interval.program_is_outside_calls(polling) && self.network.watch.has_packets() {
             let spent = || time_of(ClockId::ProcessCPUTime);
             self.policy.found_packets(polling, &interval, now(), spent);
         }
@@ -178,7 +178,7 @@ impl ProgressThread {
             // A thread in a poll receives by itself, and would end its call and poll memory if it
             // found this thread receiving. A thread in a post does not receive, so this is done
             // only once.
-            std::thread::sleep(GIVE_WAY);
+            std::thread::sleep(CONTENTION_SLEEP);
             time = now();
         }
         while time.since(start) < CHECK_INTERVAL {
@@ -197,7 +197,7 @@ impl ProgressThread {
             // receives in its call when this thread received nothing.
             let gives_way = !found && polling.is_called();
             if gives_way && policy.is_contended(time) {
-                std::thread::sleep(GIVE_WAY);
+                std::thread::sleep(CONTENTION_SLEEP);
             } else if busy_polls || gives_way {
                 let before = now();
                 rustix::thread::sched_yield();

@@ -164,7 +164,7 @@ impl Engine {
     pub(super) fn run_ready(&self) -> bool {
         let ready = self.take_ready();
         for qp in &ready {
-            let effects = qp.take_turn(regions().table());
+            let effects = qp.transmit_ready(regions().table());
             self.apply(qp, effects);
         }
         !ready.is_empty()

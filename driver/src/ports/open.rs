@@ -4,7 +4,7 @@ use super::append_list::AppendList;
 use super::waker::Waker;
 use super::watch::WatchSet;
 use crate::lock_order::{Ordered, Rank};
-use crate::loss::{DescriptorLoss, is_loss};
+use crate::loss::{ClosedDescriptors, is_loss};
 use crate::sync::lock;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ pub(crate) struct Receiver {
 pub(crate) struct LocalPort {
     endpoint: Endpoint,
     pub(crate) receiver: Mutex<Receiver>,
-    loss: Arc<DescriptorLoss>,
+    loss: Arc<ClosedDescriptors>,
 }
 
 impl std::fmt::Debug for LocalPort {
@@ -62,7 +62,7 @@ pub(crate) struct Ports {
     shared: Arc<Shared>,
     watch: Arc<WatchSet>,
     waker: Arc<Waker>,
-    loss: Arc<DescriptorLoss>,
+    loss: Arc<ClosedDescriptors>,
     list: AppendList<Arc<LocalPort>>,
     opening: Mutex<()>,
 }
@@ -79,7 +79,7 @@ impl Ports {
         shared: Arc<Shared>,
         watch: Arc<WatchSet>,
         waker: Arc<Waker>,
-        loss: Arc<DescriptorLoss>,
+        loss: Arc<ClosedDescriptors>,
     ) -> Self {
         Ports {
             shared,
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn the_port_list_is_readable_while_a_port_opens() {
         let shared = Shared::new(Options::default()).unwrap();
-        let loss = Arc::<DescriptorLoss>::default();
+        let loss = Arc::<ClosedDescriptors>::default();
         let waker = Arc::new(Waker::new(&loss));
         let watch = WatchSet::new(waker.open().unwrap(), shared.fd()).unwrap();
         let ports = Ports::new(Arc::clone(&shared), Arc::new(watch), waker, loss);

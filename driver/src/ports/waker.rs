@@ -1,6 +1,6 @@
 //! Waking the progress thread, as its hand-off with the program's threads requires.
 
-use crate::loss::{DescriptorLoss, is_loss};
+use crate::loss::{ClosedDescriptors, is_loss};
 use crate::scheduling::handoff::Handoff;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -16,11 +16,11 @@ pub(crate) struct Waker {
     handoff: Handoff,
     /// Readable when the thread must wake. Present once the thread exists.
     event: OnceLock<OwnedFd>,
-    loss: Arc<DescriptorLoss>,
+    loss: Arc<ClosedDescriptors>,
 }
 
 impl Waker {
-    pub(crate) fn new(loss: &Arc<DescriptorLoss>) -> Self {
+    pub(crate) fn new(loss: &Arc<ClosedDescriptors>) -> Self {
         Waker {
             handoff: Handoff::new(),
             event: OnceLock::new(),

@@ -6,8 +6,8 @@
 
 use super::handoff::{Handoff, Mode};
 use super::limits::{
-    BUSY_POLL, BUSY_POLL_POLLS, BUSY_POLLS, CHECK_INTERVAL, CONTENTION, INTERVAL_PER_COST,
-    LONG_MESSAGE, LONG_YIELD, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
+    BUSY_POLL, BUSY_POLL_EMPTY_POLLS, BUSY_POLLS, CHECK_INTERVAL, CONTENTION, INTERVAL_PER_COST,
+    LONG_MESSAGE, LONG_YIELD_THRESHOLD, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
     MAX_CONTENTION, RECEIVE_PERIOD,
 };
 use super::polling::Polling;
@@ -30,7 +30,7 @@ impl Contention {
 
     /// Records a `sched_yield` that returned at `now` after `took`.
     fn yielded(&mut self, now: Time, took: Duration) {
-        if took < LONG_YIELD {
+        if took < LONG_YIELD_THRESHOLD {
             self.period = Duration::ZERO;
             return;
         }
@@ -219,13 +219,13 @@ impl AdaptivePolling {
     /// Returns the busy-poll time, which is also the largest gap between packets that counts as
     /// short.
     fn busy_poll_time(&self) -> Duration {
-        (self.poll_time * BUSY_POLL_POLLS).clamp(BUSY_POLL, MAX_BUSY_POLL)
+        (self.poll_time * BUSY_POLL_EMPTY_POLLS).clamp(BUSY_POLL, MAX_BUSY_POLL)
     }
 }
 
 impl Interval {
     /// Returns whether the thread relied on the program, and no thread of it is in a post or poll.
-    pub(crate) fn program_is_elsewhere(&self, polling: &Polling) -> bool {
+    pub(crate) fn program_is_outside_calls(&self, polling: &Polling) -> bool {
         self.relied_on.is_some() && !polling.is_called()
     }
 
@@ -255,17 +255,17 @@ mod tests {
     fn each_long_yield_doubles_the_contention_time() {
         let mut contention = Contention::default();
         let mut now = Time(1_000_000_000);
-        contention.yielded(now, LONG_YIELD - Duration::from_nanos(1));
+        contention.yielded(now, LONG_YIELD_THRESHOLD - Duration::from_nanos(1));
         assert!(!contention.is_expected(now));
         for milliseconds in [100, 200, 400, 800, 1600, 1600] {
-            contention.yielded(now, LONG_YIELD);
+            contention.yielded(now, LONG_YIELD_THRESHOLD);
             let period = Duration::from_millis(milliseconds);
             assert!(contention.is_expected(now + (period - Duration::from_nanos(1))));
             now = now + period;
             assert!(!contention.is_expected(now));
         }
         contention.yielded(now, Duration::ZERO);
-        contention.yielded(now, LONG_YIELD);
+        contention.yielded(now, LONG_YIELD_THRESHOLD);
         assert!(!contention.is_expected(now + CONTENTION));
     }
 }

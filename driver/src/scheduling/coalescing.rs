@@ -8,13 +8,13 @@
 //!
 //! - it is not among the first `SENDS_AT_ONCE` after a poll: an application that posts one send and
 //!   polls for its completion is not delayed;
-//! - it follows the last post within `CLOSE_POST`: an application that polls memory for its peer's
-//!   answer needs longer;
+//! - it follows the last post within `COALESCE_INTERVAL`: an application that polls memory for its
+//!   peer's answer needs longer;
 //! - no back-off after a flush timeout is in force.
 
 use super::limits::{
-    CLOSE_POST, MAX_BACK_OFF, MAX_COALESCED_BYTES, MAX_COALESCED_SENDS, MAX_DEFERRAL, MIN_BACK_OFF,
-    SENDS_AT_ONCE,
+    COALESCE_INTERVAL, MAX_BACK_OFF, MAX_COALESCED_BYTES, MAX_COALESCED_SENDS, MAX_DEFERRAL,
+    MIN_BACK_OFF, SENDS_AT_ONCE,
 };
 use std::time::Duration;
 use urxe_proto::time::Time;
@@ -62,7 +62,7 @@ impl Coalescing {
 
     /// Records that the engine has taken the queue pair off its list. Returns whether sends are
     /// deferred.
-    pub(crate) fn unlist(&mut self) -> bool {
+    pub(crate) fn remove_from_list(&mut self) -> bool {
         self.listed = false;
         !self.is_empty()
     }
@@ -72,7 +72,7 @@ impl Coalescing {
             self.posts = 0;
         }
         self.posts = self.posts.saturating_add(1);
-        let follows = now.since(self.posted_at) < CLOSE_POST;
+        let follows = now.since(self.posted_at) < COALESCE_INTERVAL;
         if self.posts <= SENDS_AT_ONCE || !follows || now < self.back_off_until {
             return false;
         }
@@ -218,14 +218,14 @@ mod tests {
             }
         }
         assert!(program.coalescing.is_empty());
-        assert!(program.now.since(first) <= MAX_DEFERRAL + CLOSE_POST);
+        assert!(program.now.since(first) <= MAX_DEFERRAL + COALESCE_INTERVAL);
     }
 
     #[test]
     fn a_post_after_a_gap_flushes_the_deferred_sends() {
         let mut program = Program::busy();
         assert!(program.post());
-        program.now = program.now + CLOSE_POST;
+        program.now = program.now + COALESCE_INTERVAL;
         assert!(!program.post());
         assert!(program.coalescing.is_empty());
     }
@@ -243,7 +243,7 @@ mod tests {
                 program.now = program.now + Duration::from_micros(4);
             }
             let silent = program.now.since(left);
-            assert!(silent >= expected && silent < expected + CLOSE_POST);
+            assert!(silent >= expected && silent < expected + COALESCE_INTERVAL);
             expected = (expected * 2).min(MAX_BACK_OFF);
             program.coalescing.release();
         }

@@ -6,7 +6,7 @@
 //! application has answered the last messages promptly, before its next empty poll. An empty poll
 //! or a wait of the application sends a delayed ACK.
 
-use super::limits::{PROMPT_ANSWER, PROMPT_ANSWERS};
+use super::limits::{PROMPT_REPLY_COUNT, PROMPT_REPLY_TIME};
 use urxe_proto::time::Time;
 
 /// The delayed ACK of one queue pair, and the state by which the policy decides.
@@ -29,14 +29,14 @@ impl DelayedAck {
         if self.open.replace((now, polls)).is_some() {
             self.answered = 0;
         }
-        self.is_delayed = self.answered >= PROMPT_ANSWERS;
+        self.is_delayed = self.answered >= PROMPT_REPLY_COUNT;
         self.is_delayed
     }
 
     /// Records a post: it answers the last message, if one is unanswered.
     pub(crate) fn posted(&mut self, now: Time, polls: u64) {
         if let Some((at, before)) = self.open.take() {
-            let soon = polls == before && now.since(at) < PROMPT_ANSWER;
+            let soon = polls == before && now.since(at) < PROMPT_REPLY_TIME;
             self.answered = if soon {
                 self.answered.saturating_add(1)
             } else {
@@ -52,7 +52,7 @@ impl DelayedAck {
 
     /// Records that the engine has taken the queue pair off its list. Returns whether an ACK is
     /// delayed.
-    pub(crate) fn unlist(&mut self) -> bool {
+    pub(crate) fn remove_from_list(&mut self) -> bool {
         self.listed = false;
         self.is_delayed
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_ack_is_delayed_after_two_prompt_answers() {
-        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_ANSWERS - 1);
+        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_REPLY_COUNT - 1);
         assert!(!delayed_ack.delays(now, polls + 1));
         delayed_ack.posted(now + STEP, polls + 1);
         assert!(delayed_ack.delays(now + STEP, polls + 2));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_empty_poll_before_the_answer_ends_the_delay() {
-        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_ANSWERS);
+        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_REPLY_COUNT);
         assert!(delayed_ack.delays(now, polls + 1));
         delayed_ack.posted(now, polls + 2);
         assert!(!delayed_ack.delays(now, polls + 3));
@@ -104,15 +104,15 @@ mod tests {
 
     #[test]
     fn a_late_answer_ends_the_delay() {
-        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_ANSWERS);
+        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_REPLY_COUNT);
         assert!(delayed_ack.delays(now, polls + 1));
-        delayed_ack.posted(now + PROMPT_ANSWER, polls + 1);
-        assert!(!delayed_ack.delays(now + PROMPT_ANSWER, polls + 2));
+        delayed_ack.posted(now + PROMPT_REPLY_TIME, polls + 1);
+        assert!(!delayed_ack.delays(now + PROMPT_REPLY_TIME, polls + 2));
     }
 
     #[test]
     fn a_second_message_before_the_answer_ends_the_delay() {
-        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_ANSWERS);
+        let (mut delayed_ack, now, polls) = delayed_ack(PROMPT_REPLY_COUNT);
         assert!(delayed_ack.delays(now, polls + 1));
         assert!(!delayed_ack.delays(now, polls + 1));
     }

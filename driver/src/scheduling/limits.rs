@@ -2,16 +2,16 @@
 //!
 //! | decision | constants |
 //! |---|---|
-//! | when an empty poll yields the processor | [`SPINS_BEFORE_YIELD`] |
+//! | when an empty poll yields the processor | [`EMPTY_POLLS_BEFORE_YIELD`] |
 //! | how long a completion waits for a write that the program polls for | [`WRITE_POLLS`], [`WRITE_TIMEOUT`], [`MAX_MISSES`] |
 //! | when a blocking call receives before it sleeps | [`SKIPPED_RECEIVES`] |
 //! | when the progress thread receives for a program that stopped polling | [`CHECK_INTERVAL`] to [`BUSY_POLLS`] |
 //! | for how long it then receives | [`RECEIVE_PERIOD`] |
 //! | how long it busy-polls before it sleeps | [`BUSY_POLL`] to [`LONG_MESSAGE`] |
-//! | when it sleeps instead of yielding the processor | [`LONG_YIELD`] to [`MAX_CONTENTION`] |
+//! | when it sleeps instead of yielding the processor | [`LONG_YIELD_THRESHOLD`] to [`MAX_CONTENTION`] |
 //! | which sends are coalesced | [`SENDS_AT_ONCE`] to [`MAX_BACK_OFF`] |
-//! | which acknowledgements are delayed | [`PROMPT_ANSWER`], [`PROMPT_ANSWERS`] |
-//! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`PROBED_SHARE_MIN`] |
+//! | which acknowledgements are delayed | [`PROMPT_REPLY_TIME`], [`PROMPT_REPLY_COUNT`] |
+//! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`MIN_PROBE_INTERVAL`] |
 //! | the bytes that one queue pair sends before the next is served | [`TX_BUDGET`], [`FLUSH_CHARGE`] |
 //! | how long a batch waits for space in its socket's send buffer | [`WRITABLE_TIMEOUT`] |
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Consecutive empty polls before each further one yields the processor: the peer may be waiting
 /// for it. On an idle processor a yield costs a system call.
-pub(crate) const SPINS_BEFORE_YIELD: u32 = 64;
+pub(crate) const EMPTY_POLLS_BEFORE_YIELD: u32 = 64;
 
 /// Consecutive empty polls before a completion is returned to an application that polls memory. The
 /// unit is polls, since the peer's answer takes longer where polls take longer.
@@ -66,7 +66,7 @@ pub(crate) const BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// The busy-poll time in empty polls, where a poll takes long, as on an emulated machine: there the
 /// peer's answer takes longer as well.
-pub(crate) const BUSY_POLL_POLLS: u32 = 20;
+pub(crate) const BUSY_POLL_EMPTY_POLLS: u32 = 20;
 
 /// The upper bound of the busy-poll time.
 pub(crate) const MAX_BUSY_POLL: Duration = Duration::from_micros(500);
@@ -79,12 +79,12 @@ pub(crate) const LONG_MESSAGE: u64 = 16 << 10;
 /// A `sched_yield` of at least this duration has given the processor to a thread that keeps it.
 /// Where a thread that yields forfeits its time slice, its next chance to run may be the
 /// scheduler's next tick.
-pub(crate) const LONG_YIELD: Duration = Duration::from_micros(500);
+pub(crate) const LONG_YIELD_THRESHOLD: Duration = Duration::from_micros(500);
 
 /// Time for which the progress thread leaves packets to a thread of the program that is in a post
 /// or a poll. It sleeps instead of yielding: that thread may poll memory when its call ends, and
 /// would then not give the processor back.
-pub(crate) const GIVE_WAY: Duration = Duration::from_micros(20);
+pub(crate) const CONTENTION_SLEEP: Duration = Duration::from_micros(20);
 
 /// Time after a long yield in which the progress thread sleeps between packets instead of
 /// busy-polling. A packet that wakes a sleeping thread lets it preempt; no packet does that for a
@@ -110,7 +110,7 @@ pub(crate) const MAX_DEFERRAL: Duration = Duration::from_micros(20);
 
 /// A post follows closely if it begins within this time after the last post returned. A peer's
 /// answer takes longer.
-pub(crate) const CLOSE_POST: Duration = Duration::from_micros(5);
+pub(crate) const COALESCE_INTERVAL: Duration = Duration::from_micros(5);
 
 /// The least time until the flush timer expires. The longest is twice that.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_micros(100);
@@ -122,10 +122,10 @@ pub(crate) const MIN_BACK_OFF: Duration = Duration::from_millis(1);
 pub(crate) const MAX_BACK_OFF: Duration = Duration::from_millis(128);
 
 /// Longest time from a message to the post that answers it promptly.
-pub(crate) const PROMPT_ANSWER: Duration = Duration::from_micros(20);
+pub(crate) const PROMPT_REPLY_TIME: Duration = Duration::from_micros(20);
 
 /// Consecutive messages with a prompt answer before an ACK is delayed.
-pub(crate) const PROMPT_ANSWERS: u32 = 2;
+pub(crate) const PROMPT_REPLY_COUNT: u32 = 2;
 
 /// What a connection to a process of this host sends before others to that process, in bytes:
 /// several batches, and enough for a READ request.
@@ -144,7 +144,7 @@ pub(crate) const MAX_UNRELIABLE_IN_FLIGHT: u32 = 192 << 10;
 
 /// Shortest interval of flow-control probes in bytes: a few packets, however many connections there
 /// are.
-pub(crate) const PROBED_SHARE_MIN: u32 = 8 << 10;
+pub(crate) const MIN_PROBE_INTERVAL: u32 = 8 << 10;
 
 /// Bytes that a queue pair sends before the next one is served.
 pub(crate) const TX_BUDGET: u64 = 1 << 20;

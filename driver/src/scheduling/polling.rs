@@ -1,6 +1,6 @@
 //! The record of the program's polls, for the progress thread and for the threads that poll.
 
-use super::limits::{MAX_MISSES, SPINS_BEFORE_YIELD, WRITE_POLLS, WRITE_TIMEOUT};
+use super::limits::{EMPTY_POLLS_BEFORE_YIELD, MAX_MISSES, WRITE_POLLS, WRITE_TIMEOUT};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -174,7 +174,7 @@ impl Polling {
     /// result: whether it received any. If it receives none and its second argument is true, it
     /// yields the processor.
     ///
-    /// Records the duration, except for the first [`SPINS_BEFORE_YIELD`] consecutive polls that
+    /// Records the duration, except for the first [`EMPTY_POLLS_BEFORE_YIELD`] consecutive polls that
     /// receive nothing: these are short, and reading the clock would be a tenth of their cost.
     pub(crate) fn empty_poll(&self, work: impl FnOnce(Time, bool) -> bool) -> bool {
         let EmptyPolls {
@@ -187,7 +187,7 @@ impl Polling {
         add(count, 1);
         since.store(begun.0, Ordering::Relaxed);
         let idle_before = idle.load(Ordering::Relaxed);
-        let yields = idle_before >= SPINS_BEFORE_YIELD;
+        let yields = idle_before >= EMPTY_POLLS_BEFORE_YIELD;
         let worked = work(begun, yields);
         // With several polling threads, one may clear the time of another. The value only has to
         // show whether any of them polls.

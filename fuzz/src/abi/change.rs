@@ -1,7 +1,7 @@
 //! Modifying objects.
 
 use super::harness::{Harness, check_errno, check_status};
-use super::values::{Bits, Count, Length, Poke, Range, address, poke};
+use super::values::{Bits, ByteOverwrite, Count, Length, Range, address, poke};
 use arbitrary::Arbitrary;
 use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
@@ -17,11 +17,11 @@ pub(super) enum Change {
         timeout: u8,
         /// Bits of the mask to invert.
         mask: Bits,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     Rate {
         qp: u8,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     Srq {
         srq: u8,
@@ -30,7 +30,7 @@ pub(super) enum Change {
     },
     Cq {
         cq: u8,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     Resize {
         cq: u8,
@@ -39,7 +39,7 @@ pub(super) enum Change {
     Wq {
         wq: u8,
         state: u8,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     Mr {
         mr: u8,
@@ -61,7 +61,7 @@ pub(super) enum Change {
         leave: bool,
         v6: bool,
         last: u8,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     Count {
         counters: u8,
@@ -113,7 +113,7 @@ pub(super) fn modify(
     access: Bits,
     timeout: u8,
     mask: u32,
-    pokes: &[Poke],
+    pokes: &[ByteOverwrite],
 ) {
     let (qp, peer) = (harness.pick::<ibv_qp>(qp), harness.pick::<ibv_qp>(peer));
     // SAFETY: `pick` returns null or a live queue pair.

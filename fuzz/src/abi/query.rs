@@ -1,7 +1,7 @@
 //! Querying objects.
 
 use super::harness::{Harness, check_errno, check_status};
-use super::values::{Bits, Element, Poke, poke};
+use super::values::{Bits, ByteOverwrite, Element, poke};
 use arbitrary::Arbitrary;
 use libc::c_int;
 use std::ptr;
@@ -65,7 +65,7 @@ pub(super) enum Query {
     },
     AddressOf {
         port: Port,
-        wc: Vec<Poke>,
+        wc: Vec<ByteOverwrite>,
         header: [u8; 40],
     },
 }

@@ -7,15 +7,15 @@ use urxe_verbs::ffi::*;
 
 /// Four bytes that overwrite a part of a structure.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(super) struct Poke(u8, u32);
+pub(super) struct ByteOverwrite(u8, u32);
 
 /// Overwrites parts of `value`.
 ///
 /// # Safety
 /// Any bytes must be a valid `T`, or the caller must set the members for which they are not.
-pub(super) unsafe fn poke<T: Copy>(value: &mut T, pokes: &[Poke]) {
+pub(super) unsafe fn poke<T: Copy>(value: &mut T, pokes: &[ByteOverwrite]) {
     let last = size_of::<T>() - size_of::<u32>();
-    for Poke(at, bytes) in pokes {
+    for ByteOverwrite(at, bytes) in pokes {
         let at = usize::from(*at) % (last + 1);
         // SAFETY: `at + 4` is at most the size of `T`, so the write is within `value`.
         unsafe {
@@ -229,7 +229,7 @@ impl Range {
 }
 
 /// Returns the address of this host, overwritten in places.
-pub(super) fn address(pokes: &[Poke]) -> ibv_ah_attr {
+pub(super) fn address(pokes: &[ByteOverwrite]) -> ibv_ah_attr {
     let mut raw = [0; 16];
     raw[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
     let mut attr = ibv_ah_attr::zeroed();

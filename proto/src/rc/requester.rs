@@ -31,7 +31,7 @@ use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
 use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
-use crate::service::{Context, Put, execute_local, put_data};
+use crate::service::{Context, StageResult, execute_local, stage_data};
 use crate::time::Time;
 use crate::wire::{Header, Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
@@ -334,10 +334,10 @@ impl Requester {
         header.bth.ack_req = ack_req;
         let payload = self.queue.payload(cursor.index, wqe);
         let offset = u64::from(cursor.packet) * mtu.bytes() as u64;
-        match put_data(&mut header, payload, offset, len, memory, out) {
-            Put::Done => {}
-            Put::Full => return Step::Full,
-            Put::Protection => {
+        match stage_data(&mut header, payload, offset, len, memory, out) {
+            StageResult::Done => {}
+            StageResult::Full => return Step::Full,
+            StageResult::Protection => {
                 self.unsendable = Some((cursor.index, WcStatus::LocProtErr));
                 return Step::Wait;
             }

@@ -6,7 +6,7 @@ use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
 use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
-use crate::service::{Context, Put, execute_local, put_data};
+use crate::service::{Context, StageResult, execute_local, stage_data};
 use crate::wire::{Deth, Header, Position};
 use crate::work::{Destination, Payload, SendWr, UdDestination, WcStatus};
 use std::ops::RangeInclusive;
@@ -93,9 +93,9 @@ impl Requester {
                 continue;
             }
             match self.put(cx, &wqe, host, out) {
-                Put::Full => return Sent::Part,
-                Put::Protection => return self.fail(cx, WcStatus::LocProtErr, host),
-                Put::Done => {
+                StageResult::Full => return Sent::Part,
+                StageResult::Protection => return self.fail(cx, WcStatus::LocProtErr, host),
+                StageResult::Done => {
                     cx.counters.sent_packets += 1;
                     self.next_psn = self.next_psn.next();
                     self.packet += 1;
@@ -148,7 +148,7 @@ impl Requester {
         wqe: &SendWqe,
         host: &H,
         out: &mut T,
-    ) -> Put {
+    ) -> StageResult {
         let index = self.packet;
         let position = Position::new(index == 0, index + 1 == wqe.packets);
         let mut header = cx.data_header(wqe, position, self.next_psn);
@@ -158,7 +158,7 @@ impl Requester {
         let mtu = cx.attr.path_mtu;
         let payload = self.queue.payload(self.queue.head(), wqe);
         let offset = u64::from(index) * mtu.bytes() as u64;
-        put_data(
+        stage_data(
             &mut header,
             payload,
             offset,

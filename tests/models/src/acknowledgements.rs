@@ -85,7 +85,7 @@ impl Engine {
     /// Models `Qp::send_delayed_ack`.
     fn send_delayed_ack(&self, qp: &Qp) {
         let mut acks = lock(&qp.0);
-        if acks.delayed_ack.unlist() {
+        if acks.delayed_ack.remove_from_list() {
             self.transmit(&mut acks);
         }
     }

@@ -67,7 +67,7 @@ impl Engine {
 
     fn send(&self, qp: &Qp) {
         let mut sends = lock(&qp.0);
-        if sends.coalescing.unlist() {
+        if sends.coalescing.remove_from_list() {
             self.transmit(&mut sends);
         }
     }

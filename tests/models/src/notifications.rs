@@ -10,7 +10,7 @@ use urxe_proto::time::Time;
 /// A completion queue, its channel, and the hand-off to the progress thread.
 struct Engine {
     handoff: Handoff,
-    bell: EventFd,
+    wakeup: EventFd,
     queue: Entries<u32>,
     channel: Counted<(), Semaphore>,
 }
@@ -19,7 +19,7 @@ impl Engine {
     fn new() -> Arc<Self> {
         Arc::new(Engine {
             handoff: Handoff::new(),
-            bell: EventFd::new(),
+            wakeup: EventFd::new(),
             queue: Entries::new(4).expect("memory"),
             channel: Counted::with(Semaphore::new()),
         })
@@ -30,7 +30,7 @@ impl Engine {
         match self.queue.arm(false) {
             Request::Armed => {
                 if self.handoff.arm() {
-                    self.bell.write();
+                    self.wakeup.write();
                 }
             }
             Request::Renewed => {}
@@ -55,7 +55,7 @@ impl Engine {
     fn watch(&self) {
         let mut returns = 0;
         while self.handoff.choose(true, false, &mut returns) != Mode::Watching {
-            self.bell.wait();
+            self.wakeup.wait();
         }
     }
 }

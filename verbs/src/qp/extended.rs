@@ -11,7 +11,7 @@ use urxe_proto::ids::{LKey, QKey, Qpn, RKey, Srqn};
 use urxe_proto::wire::Feth;
 use urxe_proto::work::{SendOp, Sge};
 
-use super::staging::{Staged, Whither};
+use super::staging::{SendDestination, Staged};
 use super::state::pair_of;
 use crate::entry;
 use crate::errno::Errno;
@@ -343,7 +343,7 @@ unsafe extern "C" fn wr_set_ud_addr(
         step("ibv_wr_set_ud_addr", qp, |staged| {
             let handle = Arc::clone(&object::state_of(ah)?.driver);
             let (qpn, qkey) = (Qpn::new(remote_qpn), QKey(remote_qkey));
-            staged.last()?.to = Whither::Datagram(handle, qpn, qkey);
+            staged.last()?.to = SendDestination::Datagram(handle, qpn, qkey);
             Ok(())
         });
     }
@@ -422,7 +422,7 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: the contract of `step` is this function's own, section Safety.
     unsafe {
         step("ibv_wr_set_xrc_srqn", qp, |staged| {
-            staged.last()?.to = Whither::Shared(Srqn::new(remote_srqn));
+            staged.last()?.to = SendDestination::Shared(Srqn::new(remote_srqn));
             Ok(())
         });
     }

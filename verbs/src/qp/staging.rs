@@ -65,18 +65,18 @@ pub(super) struct Request {
     op: SendOp,
     flags: SendFlags,
     data: Data,
-    pub(super) to: Whither,
+    pub(super) to: SendDestination,
 }
 
 /// The destination of a request, as set by the application.
 #[derive(Debug)]
-pub(super) enum Whither {
+pub(super) enum SendDestination {
     Peer,
     Datagram(Arc<AddressHandle>, Qpn, QKey),
     Shared(Srqn),
 }
 
-impl Whither {
+impl SendDestination {
     fn to(&self) -> To<'_> {
         match self {
             Self::Peer => To::Peer,
@@ -122,7 +122,7 @@ impl Staged {
             op,
             flags,
             data: Data::Sges(0..0),
-            to: Whither::Peer,
+            to: SendDestination::Peer,
         });
     }
 

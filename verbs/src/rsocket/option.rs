@@ -63,7 +63,7 @@ pub unsafe extern "C" fn rsetsockopt(
                 let early = datagrams.change_settings(|settings| {
                     known = set_size(settings, optname, value);
                 });
-                settled(early, known)
+                check_size_settable(early, known)
             }
             Socket::Datagram(datagrams) => {
                 // SAFETY: `optval` is null or points to `optlen` readable bytes: the caller's
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn rsetsockopt(
 }
 
 /// Returns `EINVAL` if it is too late to set a size, `ENOTSUP` if the option is unknown.
-fn settled(early: bool, known: bool) -> Result<(), Errno> {
+fn check_size_settable(early: bool, known: bool) -> Result<(), Errno> {
     match (early, known) {
         (false, _) => Err(Errno(libc::EINVAL)),
         (true, false) => Err(Errno(libc::ENOTSUP)),
@@ -184,7 +184,7 @@ unsafe fn set_of_stream(
             let early = stream.change_settings(|settings| {
                 known = set_size(settings, name, number);
             });
-            return settled(early, known);
+            return check_size_settable(early, known);
         }
         _ => return Err(Errno(libc::ENOTSUP)),
     }

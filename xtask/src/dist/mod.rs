@@ -96,12 +96,12 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
     println!("\nxtask: {NAME}: packages, installed in a fresh root");
     let started = Instant::now();
     let mut log = TestLog::default();
-    let problem = match debian_root::obstacle() {
-        Some(obstacle) if env::var("CI").as_deref() != Ok("true") => {
-            log.left_out.push(format!("{NAME}: {obstacle}"));
+    let problem = match debian_root::unmet_need() {
+        Some(unmet_need) if env::var("CI").as_deref() != Ok("true") => {
+            log.left_out.push(format!("{NAME}: {unmet_need}"));
             None
         }
-        Some(obstacle) => Some(obstacle),
+        Some(unmet_need) => Some(unmet_need),
         None => try_step(workspace, target).err(),
     };
     Outcome {

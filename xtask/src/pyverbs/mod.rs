@@ -155,12 +155,12 @@ fn try_all(
     if options.installed {
         return Ok((log, problem));
     }
-    if let Some(obstacle) = debian_root::obstacle()
+    if let Some(unmet_need) = debian_root::unmet_need()
         && env::var("CI").as_deref() != Ok("true")
     {
         let release = newest::RELEASE;
         log.left_out
-            .push(format!("{NAME} of {release}: {obstacle}"));
+            .push(format!("{NAME} of {release}: {unmet_need}"));
         return Ok((log, problem));
     }
     let (results, its_problem) = newest::run(options, workspace, target, &urxe)?;

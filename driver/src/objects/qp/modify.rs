@@ -5,7 +5,7 @@ use crate::path;
 use crate::ports::route::Route;
 use crate::queues::qp::error::ModifyError;
 use crate::queues::qp::pacer::Pacer;
-use crate::queues::qp::{Inner, PeerPath, Qp, Unsent};
+use crate::queues::qp::{Inner, PeerPath, Qp, UnsentBatch};
 use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
@@ -95,7 +95,7 @@ impl Qp {
         mask: AttrMask,
         burst: u32,
         paths: (Option<PeerPath>, Option<PeerPath>),
-    ) -> (Result<(), ModifyError>, Option<Unsent>) {
+    ) -> (Result<(), ModifyError>, Option<UnsentBatch>) {
         let held = regions();
         let mut inner = self.lock();
         let ends =

@@ -97,12 +97,12 @@ enum Kind {
     /// The process of the peer has ended; the connection ends at `at`.
     Ended { at: Time },
     /// The peer is probed.
-    Probed(Silence),
+    Probed(IdleTimer),
 }
 
 /// The silence of a peer.
 #[derive(Debug)]
-struct Silence {
+struct IdleTimer {
     /// The number of packets received at the last check.
     received: u64,
     since: Time,
@@ -120,9 +120,9 @@ enum Verdict {
     Gone,
 }
 
-impl Silence {
+impl IdleTimer {
     fn new(now: Time) -> Self {
-        Silence {
+        IdleTimer {
             received: 0,
             since: now,
             probes: 0,
@@ -195,7 +195,7 @@ impl Liveness {
             // A peer in this process is not monitored: it ends together with this side.
             Some(slot) if slot == self.slot => return,
             Some(slot) if state.watch(slot, &self.watch) => Kind::Watched { slot },
-            _ => Kind::Probed(Silence::new(urxe_net::now())),
+            _ => Kind::Probed(IdleTimer::new(urxe_net::now())),
         };
         state.connections.insert(id, Connection { ends, kind });
         self.update_next_check(&state);
@@ -269,7 +269,7 @@ impl Liveness {
     /// Checks a silent peer, and probes it if due. Returns whether the peer is lost.
     fn is_gone(
         &self,
-        silence: &mut Silence,
+        silence: &mut IdleTimer,
         ends: Ends,
         now: Time,
         effects: &mut Vec<(Arc<Qp>, Effects)>,
@@ -356,7 +356,7 @@ mod tests {
 
     /// Checks every 5 seconds from `from` to `to`, and sends the probes that are due. Returns the
     /// last verdict.
-    fn check_every_5_s(silence: &mut Silence, from: u64, to: u64, received: u64) -> Verdict {
+    fn check_every_5_s(silence: &mut IdleTimer, from: u64, to: u64, received: u64) -> Verdict {
         let mut verdict = Verdict::Wait;
         for now in (from..=to).step_by(5) {
             verdict = silence.evaluate(at(now), received, TIMEOUT);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_silent_peer_is_probed_and_then_gone() {
-        let mut silence = Silence::new(at(0));
+        let mut silence = IdleTimer::new(at(0));
         assert_eq!(check_every_5_s(&mut silence, 0, 0, 7), Verdict::Wait);
         assert_eq!(check_every_5_s(&mut silence, 5, 10, 7), Verdict::Wait);
         assert_eq!(check_every_5_s(&mut silence, 15, 15, 7), Verdict::Probe);
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn one_answer_restarts_the_silence() {
-        let mut silence = Silence::new(at(0));
+        let mut silence = IdleTimer::new(at(0));
         assert_eq!(check_every_5_s(&mut silence, 0, 55, 1), Verdict::Probe);
         assert_eq!(check_every_5_s(&mut silence, 60, 60, 2), Verdict::Wait);
         assert_eq!(check_every_5_s(&mut silence, 65, 115, 2), Verdict::Probe);
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn time_in_which_this_process_did_not_run_does_not_count() {
-        let mut silence = Silence::new(at(0));
+        let mut silence = IdleTimer::new(at(0));
         assert_eq!(check_every_5_s(&mut silence, 0, 50, 1), Verdict::Probe);
         // The process was stopped for ten minutes; earlier answers may be unread.
         assert_eq!(check_every_5_s(&mut silence, 650, 650, 1), Verdict::Wait);
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_gone_only_after_several_unanswered_probes() {
-        let mut silence = Silence::new(at(0));
+        let mut silence = IdleTimer::new(at(0));
         for now in (0..=300).step_by(5) {
             assert_ne!(silence.evaluate(at(now), 1, TIMEOUT), Verdict::Gone);
         }

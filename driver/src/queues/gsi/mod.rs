@@ -18,7 +18,7 @@ mod sender;
 
 pub use error::GsiError;
 
-use crate::loss::DescriptorLoss;
+use crate::loss::ClosedDescriptors;
 use crate::ports::{BatchPool, Ports, Waker, WatchSet};
 use crate::queues::qp::{Effects, Qp};
 use crate::queues::table::QpTable;
@@ -86,7 +86,7 @@ pub struct Gsi {
     ports: Arc<Ports>,
     qps: Arc<QpTable>,
     waker: Arc<Waker>,
-    loss: Arc<DescriptorLoss>,
+    loss: Arc<ClosedDescriptors>,
 }
 
 /// The parts of the engine that queue pair 1 uses.
@@ -96,7 +96,7 @@ pub(crate) struct GsiResources {
     pub(crate) batches: Arc<BatchPool>,
     pub(crate) waker: Arc<Waker>,
     pub(crate) watch: Arc<WatchSet>,
-    pub(crate) loss: Arc<DescriptorLoss>,
+    pub(crate) loss: Arc<ClosedDescriptors>,
 }
 
 #[derive(Debug)]
@@ -427,7 +427,7 @@ impl Gsi {
             if lost {
                 tracing::debug!(%id, ?ends, "the peer of a connection is gone");
                 if let Some(qp) = ends.qp(&self.qps) {
-                    let wanted = qp.peer_is_gone();
+                    let wanted = qp.peer_lost();
                     effects.push((qp, wanted));
                 }
             }

@@ -6,7 +6,7 @@
 //! that no longer exists. So the last responses are sent before the end.
 
 use super::pair::{Inner, Qp};
-use super::tx::{Blocked, Unsent, send_batch};
+use super::tx::{Blocked, UnsentBatch, send_batch};
 use crate::memory::regions::{RegionTable, regions};
 use crate::ports::route::Route;
 use crate::scheduling::limits::TX_BUDGET;
@@ -23,7 +23,7 @@ impl Qp {
 
     /// Sends the final responses of a queue pair that handles no more packets. Returns those for
     /// which the socket has no room; the caller sends them once it holds no lock.
-    pub(crate) fn flush_final_acks(&self, inner: &mut Inner, regions: &RegionTable) -> Unsent {
+    pub(crate) fn flush_final_acks(&self, inner: &mut Inner, regions: &RegionTable) -> UnsentBatch {
         inner.follow_migration();
         let mut batch = inner.take_stalled_batch(&self.batches);
         let Inner {
@@ -34,7 +34,7 @@ impl Qp {
             ..
         } = inner;
         let Some(Route { local, path }) = route else {
-            return Unsent::new(batch, &self.batches);
+            return UnsentBatch::new(batch, &self.batches);
         };
         transport.schedule_final_acks();
         let mut budget = TX_BUDGET;
@@ -47,6 +47,6 @@ impl Qp {
                 Err(Blocked) => break,
             }
         }
-        Unsent::new(batch, &self.batches)
+        UnsentBatch::new(batch, &self.batches)
     }
 }

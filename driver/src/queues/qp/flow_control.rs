@@ -2,7 +2,7 @@
 //! has read it.
 
 use crate::ports::route::Route;
-use crate::scheduling::limits::{MAX_UNRELIABLE_IN_FLIGHT, PROBED_SHARE_MIN};
+use crate::scheduling::limits::{MAX_UNRELIABLE_IN_FLIGHT, MIN_PROBE_INTERVAL};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of such connections of this process.
@@ -25,7 +25,7 @@ impl SameHostPeer {
     /// The probe interval in bytes. Two probes may be unanswered while the next interval is sent.
     pub(super) fn probe_interval() -> u32 {
         let share = MAX_UNRELIABLE_IN_FLIGHT / CONNECTIONS.load(Ordering::Relaxed).max(1);
-        (share / 3).max(PROBED_SHARE_MIN)
+        (share / 3).max(MIN_PROBE_INTERVAL)
     }
 }
 

@@ -32,4 +32,4 @@ pub(crate) use pair::{Inner, PeerPath};
 pub use report::QueuePairReport;
 pub(crate) use resources::QpResources;
 pub(crate) use rx::Incoming;
-pub(crate) use tx::Unsent;
+pub(crate) use tx::UnsentBatch;

@@ -331,7 +331,7 @@ impl Qp {
     }
 
     /// Moves the queue pair to the error state because its peer is lost.
-    pub(crate) fn peer_is_gone(&self) -> Effects {
+    pub(crate) fn peer_lost(&self) -> Effects {
         let held = regions();
         let mut inner = self.lock();
         inner

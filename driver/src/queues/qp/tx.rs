@@ -22,14 +22,14 @@ pub(super) struct Blocked;
 
 /// Responses of a queue pair at its end for which the socket has no room.
 #[must_use]
-pub(crate) struct Unsent {
+pub(crate) struct UnsentBatch {
     batch: Box<SendBatch>,
     pool: Arc<BatchPool>,
 }
 
-impl Unsent {
+impl UnsentBatch {
     pub(super) fn new(batch: Box<SendBatch>, pool: &Arc<BatchPool>) -> Self {
-        Unsent {
+        UnsentBatch {
             batch,
             pool: Arc::clone(pool),
         }
@@ -51,7 +51,7 @@ impl Qp {
     /// Sends the delayed ACK, unless it has been sent already.
     pub(crate) fn send_delayed_ack(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
-        if inner.delayed_ack.unlist() {
+        if inner.delayed_ack.remove_from_list() {
             self.transmit(&mut inner, now(), regions);
         }
         inner.take_effects()
@@ -65,7 +65,7 @@ impl Qp {
         regions: &RegionTable,
     ) -> Option<Effects> {
         let mut inner = self.lock();
-        if !inner.coalescing.unlist() {
+        if !inner.coalescing.remove_from_list() {
             return None;
         }
         match is_late {
@@ -77,7 +77,7 @@ impl Qp {
     }
 
     /// Transmits when the queue pair is served among those with more to send.
-    pub(crate) fn take_turn(self: &Arc<Self>, regions: &RegionTable) -> Effects {
+    pub(crate) fn transmit_ready(self: &Arc<Self>, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.queued = false;
         self.transmit(&mut inner, now(), regions);

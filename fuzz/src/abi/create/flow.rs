@@ -1,7 +1,7 @@
 //! Creating flows to raw packet queue pairs.
 
 use super::super::harness::Harness;
-use super::super::values::{Poke, poke};
+use super::super::values::{ByteOverwrite, poke};
 use arbitrary::Arbitrary;
 use std::ptr;
 use urxe_verbs::ffi::*;
@@ -10,7 +10,7 @@ use urxe_verbs::ffi::*;
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Flow {
     qp: u8,
-    pokes: Vec<Poke>,
+    pokes: Vec<ByteOverwrite>,
     specs: Vec<(u8, Vec<u8>)>,
     counters: u8,
 }

@@ -5,7 +5,7 @@ mod pair;
 mod queue;
 
 use super::harness::{Harness, set_non_blocking};
-use super::values::{Bits, Count, Length, Poke, address, poke};
+use super::values::{Bits, ByteOverwrite, Count, Length, address, poke};
 use arbitrary::Arbitrary;
 use libc::{c_int, c_void};
 use std::ptr;
@@ -49,7 +49,7 @@ pub(super) enum Create {
         cqe: Count,
         channel: u8,
         domain: u8,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     Srq {
         pd: u8,
@@ -88,12 +88,12 @@ pub(super) enum Create {
     },
     Ah {
         pd: u8,
-        pokes: Vec<Poke>,
+        pokes: Vec<ByteOverwrite>,
     },
     AhFromWc {
         pd: u8,
         port: u8,
-        wc: Vec<Poke>,
+        wc: Vec<ByteOverwrite>,
         header: [u8; 40],
         headless: bool,
     },

@@ -84,8 +84,8 @@ fn requests_survive_the_close_of_their_listener() {
 fn identifiers_that_are_zero_or_in_use_are_skipped() {
     /// Returns 0 first, then the same number.
     #[derive(Debug)]
-    struct Stuck(bool);
-    impl Ids for Stuck {
+    struct ConstantIds(bool);
+    impl Ids for ConstantIds {
         fn comm_id(&mut self) -> u32 {
             if std::mem::replace(&mut self.0, true) {
                 7
@@ -97,7 +97,7 @@ fn identifiers_that_are_zero_or_in_use_are_skipped() {
             1
         }
     }
-    let mut manager = Manager::new(Stuck(false));
+    let mut manager = Manager::new(ConstantIds(false));
     assert_eq!(manager.connect(Time(0), &connect()), Ok(CommId(7)));
     assert_eq!(manager.connect(Time(0), &connect()), Err(NoCommId));
     // The peer gets a REJ.

@@ -30,7 +30,7 @@ fn armed() -> Endpoint {
     end
 }
 
-fn ask_to_migrate(end: &mut Endpoint) -> Result<(), TransitionError> {
+fn request_migration(end: &mut Endpoint) -> Result<(), TransitionError> {
     let mask = AttrMask::PATH_MIG_STATE;
     end.qp.modify(&attributes(), mask, end.now, &mut end.host)
 }
@@ -40,7 +40,7 @@ fn packets_have_mig_req_0_until_the_program_requests_migration() {
     let mut end = armed();
     end.post(1, SendOp::Send, 1);
     assert!(!end.poll()[0].header.bth.mig_req);
-    ask_to_migrate(&mut end).unwrap();
+    request_migration(&mut end).unwrap();
     assert!(end.qp.take_migrated());
     assert_eq!(end.qp.attributes().av.dgid, other_gid());
     end.post(2, SendOp::Send, 1);

@@ -11,7 +11,7 @@ use std::thread;
 /// # Panics
 /// With `CI=true`.
 #[track_caller]
-pub fn left_out(why: &str) {
+pub fn skip_test(why: &str) {
     assert!(env::var("CI").as_deref() != Ok("true"), "{why}");
     let here = thread::current();
     let test = match here.name() {
