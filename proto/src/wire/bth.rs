@@ -1,6 +1,7 @@
 //! The base transport header, BTH: the first header of every packet (9.2).
 
-use super::{Opcode, ParseError};
+use super::error::ParseError;
+use super::opcode::Opcode;
 use crate::ids::{PKey, Qpn};
 use crate::psn::Psn;
 use zerocopy::network_endian::{U16, U32};

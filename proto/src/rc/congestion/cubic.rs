@@ -1,6 +1,6 @@
 //! CUBIC congestion control (RFC 9438).
 
-use super::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
+use super::controller::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 

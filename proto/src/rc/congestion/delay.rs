@@ -1,6 +1,6 @@
 //! Delay-based congestion control: short round trips mean no congestion, even with losses.
 
-use super::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
+use super::controller::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Loss-based congestion control.
 
-use super::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
+use super::controller::{Controller, Growth, MINIMUM_AFTER_LOSS, Sizes};
 use crate::time::Time;
 use std::time::Duration;
 

@@ -4,6 +4,7 @@
 //! The algorithms are `cubic`, `delay` and `loss`. Congestion notifications limit the window of
 //! each. `docs/CONGESTION.md` compares them.
 
+mod controller;
 mod cubic;
 mod delay;
 mod loss;
@@ -14,62 +15,18 @@ use super::loss_recovery::RoundTripSample;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::time::Time;
+use controller::{Controller, Growth, Sizes};
 use cubic::Cubic;
 use delay::Delay;
 use loss::Loss;
 pub(super) use notification::NOTIFICATION_INTERVAL;
 use notification::NotificationLimit;
 use round_trips::RoundTrips;
-use std::fmt::{self, Debug, Display};
+use std::fmt::{self, Display};
 use std::str::FromStr;
-use std::time::Duration;
-
-/// A congestion control algorithm for one connection.
-trait Controller: Debug + Send {
-    /// The congestion window in packets; at least 1.
-    fn window(&self) -> u32;
-
-    /// Reports that `packets` packets were acknowledged for the first time.
-    fn acknowledged(&mut self, now: Time, packets: u32, growth: Growth);
-
-    /// Reports a round-trip sample, about one per round trip.
-    fn round_trip(&mut self, now: Time, took: Duration);
-
-    /// Reports a loss shown by a gap: later packets were delivered.
-    fn lost(&mut self, now: Time);
-
-    /// Reports that the last loss was one of many in a window: a queue has overflowed.
-    fn overflowed(&mut self) {}
-
-    /// Reports a timeout without an answer.
-    fn timed_out(&mut self, now: Time);
-
-    /// Reports that the last timeout was spurious: an answer to an earlier packet arrived after it.
-    ///
-    /// A descheduled peer is often late.
-    fn timeout_was_spurious(&mut self, now: Time);
-
-    /// Reduces the window to the base window: the connection was idle, so the window may exceed
-    /// what the path carries now (RFC 7661).
-    fn was_idle(&mut self);
-}
-
-/// The growth that a path permits.
-#[derive(Clone, Copy, Debug)]
-struct Growth {
-    /// Whether the last round trip shows no queue, so that slow start may continue beyond the
-    /// receive buffer of a peer. The window then grows by half in each round trip: the effect of
-    /// doubling it is known when it has doubled again, and the queue overflows.
-    is_idle: bool,
-    /// The window up to which it may grow, in packets.
-    limit: f32,
-}
 
 /// The initial window, in packets.
 pub(super) const INITIAL_WINDOW: u32 = 16;
-
-/// The minimum window after a loss, large enough for later packets to reveal the next one.
-const MINIMUM_AFTER_LOSS: f32 = 4.0;
 
 /// The congestion control algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -124,19 +81,6 @@ impl FromStr for Algorithm {
         let named = Self::ALL.into_iter().find(|known| known.name() == name);
         named.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
     }
-}
-
-/// The window sizes given to a controller, in packets.
-#[derive(Clone, Copy, Debug)]
-struct Sizes {
-    /// The initial window.
-    initial: f32,
-    /// The limit of slow start on a path with a queue.
-    startup: f32,
-    /// The window that is permitted on any path.
-    base: f32,
-    /// The maximum window, on a long path.
-    limit: f32,
 }
 
 /// The largest window, in packets.
@@ -331,6 +275,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const LIMITS: WindowLimits = WindowLimits {
         base_bytes: 256 << 10,
