@@ -13,8 +13,9 @@ use crate::toolchain::{self, UNSTABLE};
 
 pub(crate) const NAME: &str = "sanitize";
 
-/// Objects that live as long as the process are never freed.
-const OPTIONS: &str = "detect_leaks=0";
+/// Objects that live as long as the process are never freed, and a test requests more memory than
+/// there is.
+const OPTIONS: &str = "detect_leaks=0:allocator_may_return_null=1";
 
 /// Tests of memory growth, which fail because the sanitizer delays the reuse of freed memory.
 const LEFT_OUT: [&str; 2] = [
