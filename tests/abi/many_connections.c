@@ -214,7 +214,7 @@ static void thousand(void)
 	 */
 	run_round(state, THOUSAND);
 	before = resources();
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 6; i++) {
 		run_round(state, THOUSAND);
 		after = resources();
 		printf("%d descriptors, %d threads, %zu bytes; before %d, %d, %zu\n", after.descriptors,
