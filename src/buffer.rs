@@ -16,8 +16,8 @@ use urxe_driver::owned::{OwnedError, OwnedRegion, RangeError};
 use urxe_proto::host::Access;
 use urxe_proto::work::Sge;
 
-/// The alignment of the buffers of a pool, in bytes: two threads that use neighbouring buffers share
-/// no cache line.
+/// The alignment of the buffers of a pool, in bytes: two threads that use neighbouring buffers
+/// share no cache line.
 const ALIGNMENT: usize = 64;
 
 /// The rights on the memory of buffers. Peers have none, and no window can be bound to it.

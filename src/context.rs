@@ -68,8 +68,8 @@ impl Context {
     /// Between two reads of the word the call receives packets and, if there are none, yields the
     /// processor: a program that only reads the word relies on the progress thread, which competes
     /// for the same processor. It never sleeps, so it is for values that are due soon. For others,
-    /// let the peer use
-    /// [`SendRequest::write_with_imm`](crate::SendRequest::write_with_imm), which makes a completion.
+    /// let the peer use [`SendRequest::write_with_imm`](crate::SendRequest::write_with_imm), which
+    /// makes a completion.
     ///
     /// ```
     /// use urxe::{ConnectOptions, RemoteAccess, SendRequest};
@@ -99,8 +99,8 @@ impl Context {
         Ok(value.expect("without a deadline the wait ends with the condition"))
     }
 
-    /// Polls a word like [`Context::wait_on`], for at most `timeout`; `None` if the condition is not
-    /// met by then.
+    /// Polls a word like [`Context::wait_on`], for at most `timeout`; `None` if the condition is
+    /// not met by then.
     ///
     /// # Errors
     /// As for [`Context::wait_on`].

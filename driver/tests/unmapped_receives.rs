@@ -2,69 +2,14 @@
 
 mod common;
 
-use common::{ALL, Buffer, End, TEST_TIMEOUT};
+use common::datagrams::{QKEY, datagrams, handle};
+use common::{ALL, Buffer, TEST_TIMEOUT};
 use memmap2::MmapMut;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use urxe_driver::ah::Destination;
 use urxe_driver::mr::Mr;
-use urxe_driver::{AddressHandle, Qp};
-use urxe_proto::ids::{Gid, QKey};
-use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
-
-const QKEY: QKey = QKey(0x1111_1111);
-
-fn to_state(qp: &Arc<Qp>, state: QpState) {
-    let attr = QpAttr {
-        state,
-        ..QpAttr::default()
-    };
-    qp.modify(&attr, AttrMask::STATE).unwrap();
-}
-
-/// Returns a UD queue pair in RTS.
-fn datagrams() -> End {
-    let end = End::of(QpType::Ud, None, 256);
-    make_ready(&end.qp);
-    end
-}
-
-fn make_ready(qp: &Arc<Qp>) {
-    let attr = QpAttr {
-        state: QpState::Init,
-        qkey: QKEY,
-        ..QpAttr::default()
-    };
-    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
-    qp.modify(&attr, mask).unwrap();
-    to_state(qp, QpState::Rtr);
-    let attr = QpAttr {
-        state: QpState::Rts,
-        sq_psn: Psn::new(0xff_fff0),
-        ..QpAttr::default()
-    };
-    qp.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
-        .unwrap();
-}
-
-fn address(dgid: Gid, sgid_index: u8) -> AddressVector {
-    AddressVector {
-        dgid,
-        sgid_index,
-        is_global: true,
-        port: 1,
-        traffic_class: 0x20,
-        ..AddressVector::default()
-    }
-}
-
-fn handle(from: &End, to: &End) -> Arc<AddressHandle> {
-    let av = address(to.gid(), 0);
-    from.context.create_ah(&from.pd, av).unwrap()
-}
 
 /// UCX's registration cache deregisters the memory of receives after it is unmapped.
 #[test]

@@ -2,71 +2,21 @@
 
 mod common;
 
+use common::datagrams::{QKEY, address, datagrams, handle, make_ready, to_state};
 use common::{ALL, Buffer, End};
 use std::sync::Arc;
+use urxe_driver::Pd;
 use urxe_driver::ah::Destination;
 use urxe_driver::qp::{MAX_QP_WR, MulticastError, QpCap, QpInit, ReceivesFrom};
-use urxe_driver::{AddressHandle, Pd, Qp};
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
-use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use urxe_proto::qp::{AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
 use urxe_proto::wire::Grh;
 use urxe_proto::work::{
     Extra, IpVersion, Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
-
-const QKEY: QKey = QKey(0x1111_1111);
-
-fn to_state(qp: &Arc<Qp>, state: QpState) {
-    let attr = QpAttr {
-        state,
-        ..QpAttr::default()
-    };
-    qp.modify(&attr, AttrMask::STATE).unwrap();
-}
-
-/// Returns a UD queue pair in RTS.
-fn datagrams() -> End {
-    let end = End::of(QpType::Ud, None, 256);
-    make_ready(&end.qp);
-    end
-}
-
-fn make_ready(qp: &Arc<Qp>) {
-    let attr = QpAttr {
-        state: QpState::Init,
-        qkey: QKEY,
-        ..QpAttr::default()
-    };
-    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
-    qp.modify(&attr, mask).unwrap();
-    to_state(qp, QpState::Rtr);
-    let attr = QpAttr {
-        state: QpState::Rts,
-        sq_psn: Psn::new(0xff_fff0),
-        ..QpAttr::default()
-    };
-    qp.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
-        .unwrap();
-}
-
-fn address(dgid: Gid, sgid_index: u8) -> AddressVector {
-    AddressVector {
-        dgid,
-        sgid_index,
-        is_global: true,
-        port: 1,
-        traffic_class: 0x20,
-        ..AddressVector::default()
-    }
-}
-
-fn handle(from: &End, to: &End) -> Arc<AddressHandle> {
-    let av = address(to.gid(), 0);
-    from.context.create_ah(&from.pd, av).unwrap()
-}
 
 fn post_to(
     from: &End,

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::devices::align;
 
-/// The longest latency that is told from longer ones: a minute, in nanoseconds.
+/// The longest latency that is recorded, in nanoseconds: a minute. Longer ones count as it.
 const LONGEST: u64 = 60_000_000_000;
 /// Significant decimal digits.
 const DIGITS: u8 = 3;

@@ -97,7 +97,8 @@ impl Place {
             let _unmapped = unsafe { access::try_copy_in(self.addr, data) };
             return Ok(());
         }
-        // SAFETY: the caller's contract is that of `write`, section Safety.
+        // SAFETY: the bytes belong to one registered region with local write access: the caller's
+        // contract, section Safety.
         unsafe { self.write(data) }
     }
 
@@ -249,7 +250,8 @@ impl RegionTable {
         offset: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
-        // SAFETY: `scatter_with` guarantees what `Place::write` needs.
+        // SAFETY: `scatter_with` passes bytes of one region with local write access, which stays
+        // registered until the call returns, since the table is locked.
         let write = |place: Place, data: &[u8]| unsafe { place.write(data) };
         self.scatter_with(pd, sges, offset, data, write)
     }
@@ -263,7 +265,8 @@ impl RegionTable {
         offset: u64,
         data: &[u8],
     ) -> Result<(), MemoryError> {
-        // SAFETY: `scatter_with` guarantees what `Place::write_unsolicited` needs.
+        // SAFETY: `scatter_with` passes bytes of one region with local write access, which stays
+        // registered until the call returns, since the table is locked.
         let write = |place: Place, data: &[u8]| unsafe { place.write_unsolicited(data) };
         self.scatter_with(pd, sges, offset, data, write)
     }

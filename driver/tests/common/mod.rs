@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod datagrams;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_driver::qp::{QpCap, QpInit, ReceivesFrom};

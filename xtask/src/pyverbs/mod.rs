@@ -1,8 +1,8 @@
 //! `cargo xtask pyverbs`: rdma-core's unmodified test suite over urxe.
 //!
 //! [`suite`] unpacks the tests from the package. `tests/pyverbs/run.py` runs them, in a network
-//! namespace where possible. [`results`] evaluates the results. [`newest`] does the same for Debian's
-//! newest release.
+//! namespace where possible. [`results`] evaluates the results. [`newest`] does the same for
+//! Debian's newest release.
 
 mod huge_pages;
 mod newest;
@@ -47,8 +47,8 @@ pub(crate) struct PyverbsOptions {
     #[arg(long, value_name = "WHEN")]
     sysfs: Option<String>,
 
-    /// Run the suite of the installed rdma-core only, and not that of Debian's newest release, which
-    /// needs root and debootstrap
+    /// Run the suite of the installed rdma-core only, and not that of Debian's newest release,
+    /// which needs root and debootstrap
     #[arg(long)]
     installed: bool,
 
