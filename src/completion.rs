@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::LocalBuffer;
-use crate::outstanding::{Completed, WorkId};
+use crate::outstanding::Entry;
 use crate::slices::{Memory, SliceList};
 use urxe_proto::ids::{Gid, Qpn, RKey};
 use urxe_proto::ud::NetworkHeader;
@@ -93,8 +93,9 @@ impl WorkError {
 }
 
 impl Completion {
-    pub(crate) fn new(completion: &work::Completion, id: WorkId, completed: Completed) -> Self {
-        let entry = completed.entry;
+    #[inline]
+    pub(crate) fn new(completion: &work::Completion, entry: Entry) -> Self {
+        let queue = entry.id().queue();
         let (buffers, buffer) = match entry.memory {
             Memory::Slices(slices) => (slices, None),
             Memory::Buffer(buffer) => (SliceList::default(), Some(buffer)),
@@ -102,7 +103,7 @@ impl Completion {
         let mut new = Completion {
             wr_id: entry.wr_id,
             qpn: completion.qpn,
-            queue: id.queue(),
+            queue,
             buffers,
             buffer,
             result: match completion.status {

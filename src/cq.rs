@@ -4,7 +4,7 @@
 use crate::completion::Completion;
 use crate::context::Context;
 use crate::error;
-use crate::outstanding::{Completed, Kind, Outstanding, WorkId};
+use crate::outstanding::{Completed, Entry, Kind, Outstanding, WorkId};
 use crate::reactor::{Reactor, Watch};
 use crate::tasks::Tasks;
 use crate::wait::{self, TimedLock, lock};
@@ -14,7 +14,7 @@ use std::hash::BuildHasherDefault;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 use urxe_driver as driver;
@@ -89,7 +89,7 @@ struct Inner {
     context: Context,
     /// The queue pairs that complete here. This lock precedes all locks of the driver, and is held
     /// while completions are polled from the driver, see [`CompletionQueue::purge`].
-    users: RwLock<HashMap<Qpn, Arc<Outstanding>, BuildHasherDefault<KeyHasher>>>,
+    users: RwLock<Users>,
     /// The total number of completions that the queue pairs can have outstanding.
     reserved: Mutex<u32>,
     /// Held by the thread that takes notifications from the channel.
@@ -126,11 +126,32 @@ impl CompletionQueue {
             return Some(completion);
         }
         loop {
-            let (taken, [finished]) = self.0.take(1);
+            let mut oldest = None;
+            let users = self.0.users();
+            self.0
+                .driver
+                .poll_each(1, |_, completion| oldest = Some(completion));
+            let completion = oldest?;
             // A completion of a queue pair that is being dropped is discarded.
-            let completion = finished.and_then(|finished| self.0.deliver(finished));
-            if taken == 0 || completion.is_some() {
-                return completion;
+            let Some(user) = users.get(&completion.qpn) else {
+                continue;
+            };
+            let id = WorkId::from_driver(completion.wr_id);
+            let finished = match user.complete_oldest(id) {
+                // The usual case, separate from the others since each move of a completion costs
+                // as much as a lock.
+                Some(entry) if entry.kind != Kind::Awaited && !user.room(id.queue()).any() => {
+                    return Some(Completion::new(&completion, entry));
+                }
+                Some(entry) => Finished::new(user, &completion, entry.into()),
+                None => match user.complete(id, completion.status == WcStatus::Success) {
+                    Some(completed) => Finished::new(user, &completion, completed),
+                    None => continue,
+                },
+            };
+            drop(users);
+            if let Some(completion) = self.0.deliver(finished) {
+                return Some(completion);
             }
         }
     }
@@ -147,7 +168,7 @@ impl CompletionQueue {
         }
         loop {
             let left = max - (into.len() - before);
-            let (taken, finished) = self.0.take::<BATCH>(left);
+            let (taken, finished) = self.0.take(left);
             if taken == 0 {
                 return into.len() - before;
             }
@@ -338,7 +359,7 @@ impl CompletionQueue {
     /// Takes all completions from the driver, and gives them to the tasks that wait for them.
     fn distribute(&self) {
         loop {
-            let (taken, finished) = self.0.take::<BATCH>(BATCH);
+            let (taken, finished) = self.0.take(BATCH);
             if taken == 0 {
                 return;
             }
@@ -419,35 +440,40 @@ impl Stream for CompletionQueue {
     }
 }
 
-/// A driver's completion and the work requests that it ends.
+/// The queue pairs that complete in a queue.
+type Users = HashMap<Qpn, Arc<Outstanding>, BuildHasherDefault<KeyHasher>>;
+
+/// A completion and the work requests that it ends. Dropping it may deregister memory, so it must
+/// not be dropped while a lock is held.
 struct Finished {
-    completion: work::Completion,
+    completion: Completion,
     id: WorkId,
-    completed: Completed,
+    kind: Kind,
+    /// The unsignaled work requests before it.
+    silent: Vec<Entry>,
     /// The queue pair, if tasks wait for room in its queues.
     awaited_room: Option<Arc<Outstanding>>,
 }
 
 impl Inner {
-    /// Takes up to `max` and `N` of the oldest completions from the driver.
+    /// Locks the queue pairs that complete here, so that none of them is dropped.
+    fn users(&self) -> RwLockReadGuard<'_, Users> {
+        self.users.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up to `max` and [`BATCH`] of the oldest completions from the driver.
     ///
     /// Returns how many, and those among them whose queue pair still exists.
-    fn take<const N: usize>(&self, max: usize) -> (usize, [Option<Finished>; N]) {
-        let mut batch = [None; N];
-        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        let taken = self.driver.poll(&mut batch[..max.min(N)]);
+    fn take(&self, max: usize) -> (usize, [Option<Finished>; BATCH]) {
+        let mut batch = [None; BATCH];
+        let users = self.users();
+        let taken = self.driver.poll(&mut batch[..max.min(BATCH)]);
         let finished = batch.map(|completion| {
             let completion: work::Completion = completion?;
             let id = WorkId::from_driver(completion.wr_id);
             let user = users.get(&completion.qpn)?;
             let completed = user.complete(id, completion.status == WcStatus::Success)?;
-            let awaited_room = user.room(id.queue()).any().then(|| Arc::clone(user));
-            Some(Finished {
-                completion,
-                id,
-                completed,
-                awaited_room,
-            })
+            Some(Finished::new(user, &completion, completed))
         });
         (taken, finished)
     }
@@ -457,19 +483,33 @@ impl Inner {
     /// Gives a completion to the future that posted the work request, or returns it.
     ///
     /// Not to be called under a lock other than `watch`, which precedes all others: it drops memory
-    /// and wakes tasks, see [`Completed`].
+    /// and wakes tasks.
     fn deliver(&self, finished: Finished) -> Option<Completion> {
         let Finished {
             completion,
             id,
-            completed,
+            kind,
+            silent,
             awaited_room,
         } = finished;
-        if let Some(user) = awaited_room {
-            user.room(id.queue()).notify(completed.places());
+impl Finished {
+    fn new(user: &Arc<Outstanding>, completion: &work::Completion, completed: Completed) -> Self {
+        let Completed { entry, silent } = completed;
+        let id = entry.id();
+        Finished {
+            id,
+            kind: entry.kind,
+            completion: Completion::new(completion, entry),
+            silent,
+            awaited_room: user.room(id.queue()).any().then(|| Arc::clone(user)),
         }
-        let kind = completed.entry.kind;
-        let completion = Completion::new(&completion, id, completed);
+    }
+}
+
+        if let Some(user) = awaited_room {
+            user.room(id.queue()).notify(1 + silent.len());
+        }
+        drop(silent);
         match kind {
             Kind::Awaited => {
                 // The memory of a dropped future is released here.

@@ -209,7 +209,6 @@ impl MemoryRegion {
 #[derive(Clone, Debug)]
 pub struct LocalSlice {
     region: Arc<OwnedRegion>,
-    offset: usize,
     sge: Sge,
 }
 
@@ -217,7 +216,6 @@ impl LocalSlice {
     fn new(region: &Arc<OwnedRegion>, offset: usize, len: usize) -> Result<Self, RangeError> {
         Ok(LocalSlice {
             region: Arc::clone(region),
-            offset,
             sge: region.sge(offset, len)?,
         })
     }
@@ -234,7 +232,7 @@ impl LocalSlice {
 
     /// The offset of the slice in the region, in bytes.
     pub fn offset(&self) -> usize {
-        self.offset
+        (self.sge.addr - self.region.mr().addr()) as usize
     }
 
     /// Returns a part of this slice.
@@ -243,7 +241,7 @@ impl LocalSlice {
     /// [`RangeError`] if the range is not within this slice.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice, RangeError> {
         let (offset, len) = bounds(&range, self.len())?;
-        LocalSlice::new(&self.region, self.offset + offset, len)
+        LocalSlice::new(&self.region, self.offset() + offset, len)
     }
 
     /// Copies bytes out of the slice, starting at `offset`, as [`MemoryRegion::read`] does.
@@ -252,7 +250,7 @@ impl LocalSlice {
     /// [`RangeError::Outside`] if the range is not within this slice.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
         check_range(offset as u64, into.len() as u64, self.len() as u64)?;
-        self.region.read(self.offset + offset, into)
+        self.region.read(self.offset() + offset, into)
     }
 
     /// Copies bytes into the slice, starting at `offset`, as [`MemoryRegion::write`] does.
@@ -261,7 +259,7 @@ impl LocalSlice {
     /// [`RangeError::Outside`] if the range is not within this slice.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
         check_range(offset as u64, data.len() as u64, self.len() as u64)?;
-        self.region.write(self.offset + offset, data)
+        self.region.write(self.offset() + offset, data)
     }
 
     pub(crate) fn sge(&self) -> Sge {

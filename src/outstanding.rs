@@ -6,11 +6,11 @@
 #![forbid(unsafe_code)]
 
 use crate::slices::{Extent, Memory};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::tasks::RoomWaiters;
-use crate::wait::lock;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The queue of a queue pair that a work request was posted to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,6 +113,15 @@ impl Ring {
         self.entries.pop_back()
     }
 
+    /// Removes the work request that completed, if it is the oldest one.
+    #[inline]
+    fn complete_oldest(&mut self, id: WorkId) -> Option<Entry> {
+        match self.entries.front() {
+            Some(oldest) if oldest.id == id => self.entries.pop_front(),
+            _ => None,
+        }
+    }
+
     /// Removes the work request that completed.
     ///
     /// A success also removes the unsignaled ones before it: they have completed too, as a queue
@@ -209,13 +218,15 @@ pub(crate) struct Completed {
     /// The work request of the completion.
     pub(crate) entry: Entry,
     /// The unsignaled work requests before it.
-    silent: Vec<Entry>,
+    pub(crate) silent: Vec<Entry>,
 }
 
-impl Completed {
-    /// The number of places in the work queue that became free.
-    pub(crate) fn places(&self) -> usize {
-        1 + self.silent.len()
+impl From<Entry> for Completed {
+    fn from(entry: Entry) -> Self {
+        Completed {
+            entry,
+            silent: Vec::new(),
+        }
     }
 }
 
@@ -268,16 +279,24 @@ impl Outstanding {
         }
     }
 
+    /// Removes the work request of this completion if it is the oldest one of its queue. It is then
+    /// the only one that the completion ends.
+    #[inline]
+    pub(crate) fn complete_oldest(&self, id: WorkId) -> Option<Entry> {
+        match (id.queue(), &self.receives) {
+            (WorkQueue::Send, _) => self.sends().complete_oldest(id),
+            (WorkQueue::Receive, Receives::Own(ring)) => lock(ring).complete_oldest(id),
+            (WorkQueue::Receive, Receives::Shared(_)) => None,
+        }
+    }
+
     /// Removes the work requests that this completion ends; `None` if it was already removed.
     pub(crate) fn complete(&self, id: WorkId, success: bool) -> Option<Completed> {
         match (id.queue(), &self.receives) {
             (WorkQueue::Send, _) => self.sends().complete(id, success),
             (WorkQueue::Receive, Receives::Own(ring)) => lock(ring).complete(id, success),
             (WorkQueue::Receive, Receives::Shared(receives)) => {
-                receives.remove(id).map(|entry| Completed {
-                    entry,
-                    silent: Vec::new(),
-                })
+                receives.remove(id).map(Completed::from)
             }
         }
     }

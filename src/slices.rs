@@ -126,6 +126,7 @@ pub(crate) enum Extent {
 
 impl Memory {
     /// The length in bytes.
+    #[inline]
     pub(crate) fn len(&self, extent: Extent) -> u64 {
         match self {
             Memory::Slices(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
@@ -134,6 +135,7 @@ impl Memory {
     }
 
     /// Checks the protection domain and the number of elements.
+    #[inline]
     pub(crate) fn check(&self, pd: u64, max: u32) -> Result<(), PostError> {
         let (given, same) = match self {
             Memory::Slices(slices) => (slices.len(), slices.iter().all(|slice| slice.pd() == pd)),
@@ -152,6 +154,7 @@ impl Memory {
     }
 
     /// The scatter/gather elements.
+    #[inline]
     pub(crate) fn elements(&self, extent: Extent) -> Elements {
         match self {
             Memory::Slices(SliceList(Slices::None)) => Elements::Few([Sge::default(); 2], 0),

@@ -2,5 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub(crate) use crate::wait::lock;
-pub(crate) use std::sync::Mutex;
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard};

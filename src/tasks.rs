@@ -157,10 +157,17 @@ impl<T> Tasks<T> {
     }
 
     /// Takes the oldest completion that belongs to no operation.
+    #[inline]
     pub(crate) fn take_unclaimed(&self) -> Option<T> {
         if self.unclaimed.load(Ordering::Acquire) == 0 {
             return None;
         }
+        self.take_oldest_unclaimed()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_oldest_unclaimed(&self) -> Option<T> {
         let mut state = lock(&self.state);
         let oldest = state.unclaimed.pop_front();
         self.unclaimed

@@ -3,6 +3,7 @@
 
 use crate::buffer::LocalBuffer;
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
+use crate::outstanding::Kind;
 use crate::slices::{Extent, Memory, SliceList};
 use urxe_driver::qp::QpCap;
 use urxe_proto::ids::RKey;
@@ -121,24 +122,28 @@ impl From<LocalSlice> for SendData<'_> {
 }
 
 impl From<LocalBuffer> for SendData<'_> {
+    #[inline]
     fn from(buffer: LocalBuffer) -> Self {
         SendData::Buffer(buffer)
     }
 }
 
 impl From<Vec<LocalSlice>> for SendData<'_> {
+    #[inline]
     fn from(slices: Vec<LocalSlice>) -> Self {
         SendData::Slices(slices.into())
     }
 }
 
 impl<const N: usize> From<[LocalSlice; N]> for SendData<'_> {
+    #[inline]
     fn from(slices: [LocalSlice; N]) -> Self {
         SendData::Slices(slices.into())
     }
 }
 
 /// Registered memory that incoming data fills: slices in order, or a buffer.
+    #[inline]
 #[derive(Debug, Default)]
 pub struct ScatterList(Memory);
 
@@ -161,12 +166,14 @@ impl From<Vec<LocalSlice>> for ScatterList {
 }
 
 impl<const N: usize> From<[LocalSlice; N]> for ScatterList {
+    #[inline]
     fn from(slices: [LocalSlice; N]) -> Self {
         ScatterList(Memory::Slices(slices.into()))
     }
 }
 
 /// A work request for the send queue. (`ibv_send_wr`.)
+    #[inline]
 ///
 /// It makes a completion unless it succeeds and is [unsignaled](SendRequest::unsignaled).
 #[derive(Debug)]
@@ -234,6 +241,7 @@ impl<'a> SendRequest<'a> {
         let (addr, rkey) = (to.addr, to.rkey);
         Self::new(SendOp::Write { addr, rkey }, data.into(), Some(to.len))
     }
+    #[inline]
 
     /// Writes data like [`SendRequest::write`], and completes a receive of the peer with 32 bits of
     /// immediate data. (`IBV_WR_RDMA_WRITE_WITH_IMM`.)
@@ -342,8 +350,12 @@ impl<'a> SendRequest<'a> {
         self
     }
 
-    pub(crate) fn is_signaled(&self) -> bool {
-        self.flags.contains(SendFlags::SIGNALED)
+    /// How it completes, if no future awaits it.
+    pub(crate) fn kind(&self) -> Kind {
+        match self.flags.contains(SendFlags::SIGNALED) {
+            true => Kind::Signaled,
+            false => Kind::Unsignaled,
+        }
     }
 
     /// Makes a completion in any case.
@@ -363,6 +375,7 @@ impl<'a> SendRequest<'a> {
             false => cap.max_send_sge,
         };
         self.memory.check(pd, max_sge)?;
+    #[inline]
         let given = match self.inline {
             Some(bytes) if bytes.len() > cap.max_inline as usize => {
                 return Err(PostError::TooMuchInline {
@@ -370,6 +383,7 @@ impl<'a> SendRequest<'a> {
                     max: cap.max_inline,
                 });
             }
+    #[inline]
             Some(bytes) => bytes.len() as u64,
             None if self.op.is_local() => 0,
             None => self.memory.len(Extent::Length),
@@ -378,6 +392,7 @@ impl<'a> SendRequest<'a> {
             return Err(PostError::TooLong { given });
         }
         match self.remote {
+    #[inline]
             Some(remote) if given > remote => Err(PostError::RemoteTooShort {
                 local: given,
                 remote,
@@ -386,6 +401,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 }
+    #[inline]
 
 /// A work request for a receive queue: the memory for one incoming message. (`ibv_recv_wr`.)
 #[derive(Debug)]
@@ -402,6 +418,7 @@ impl ReceiveRequest {
             wr_id: 0,
             memory: buffers.into().0,
         }
+    #[inline]
     }
 
     /// Receives a message without data, or a WRITE with immediate data.
@@ -420,3 +437,5 @@ impl ReceiveRequest {
         self.memory.check(pd, max_sge)
     }
 }
+    #[inline]
+    #[inline]

@@ -11,17 +11,16 @@ pub use connected::{PreparedQueuePair, QueuePair};
 pub use datagram::{DatagramAddress, DatagramQueuePair, Destination};
 pub use operation::{Operation, Transfer, TransferBuffer};
 
-use crate::buffer::LocalBuffer;
 use crate::cq::{CompletionQueue, CqError, Reservation};
 use crate::mr::RemoteAccess;
-use crate::outstanding::{Kind, Outstanding, WorkId};
+use crate::outstanding::{Kind, Outstanding, Ring, WorkId};
 use crate::pd::ProtectionDomain;
 use crate::slices::Memory;
 use crate::srq::Attachment;
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 use urxe_driver as driver;
-use urxe_driver::qp::{CreateError, ModifyError};
+use urxe_driver::qp::{CreateError, ModifyError, Posting};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
@@ -94,29 +93,20 @@ struct Core {
     reservations: [Reservation; 2],
 }
 
-/// The result of posting.
-struct Posted<R> {
-    /// The number of work requests that were posted.
-    count: usize,
-    /// The identifier of the last one.
-    last: Option<WorkId>,
-    /// The error of the next one.
-    error: Option<PostError>,
-    /// The next one, if the queue is full.
-    rejected: Option<R>,
-    /// The buffer of the next one, if it failed otherwise.
-    returned: Option<LocalBuffer>,
+/// A work request that was not posted. Dropping it may deregister memory, so it must not be dropped
+/// while a lock is held.
+enum Refused<R> {
+    /// The queue is full; it has this capacity.
+    Full(u32, R),
+    /// It cannot be posted.
+    Invalid(PostError, Memory),
 }
 
-impl<R> Posted<R> {
-    /// Nothing was posted.
-    fn failed(error: PostError, memory: Memory) -> Self {
-        Posted {
-            count: 0,
-            last: None,
-            error: Some(error),
-            rejected: None,
-            returned: memory.into_buffer(),
+impl<R> From<Refused<R>> for PostError {
+    fn from(refused: Refused<R>) -> Self {
+        match refused {
+            Refused::Full(capacity, _) => PostError::QueueFull { capacity },
+            Refused::Invalid(error, _) => error,
         }
     }
 }
@@ -157,31 +147,31 @@ impl Core {
         self.reservations[1].cq()
     }
 
+    #[inline(always)]
     fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        match self.post_one_receive(request, Kind::Signaled).error {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        self.post_one_receive(request, Kind::Signaled)?;
+        Ok(())
     }
 
     /// Posts a receive, for a future if it is awaited.
-    fn post_one_receive(&self, request: ReceiveRequest, kind: Kind) -> Posted<ReceiveRequest> {
+    // Inlined, since a move of the request costs as much as a lock.
+    #[inline(always)]
+    fn post_one_receive(
+        &self,
+        request: ReceiveRequest,
+        kind: Kind,
+    ) -> Result<WorkId, Refused<ReceiveRequest>> {
         let cap = self.qp.cap();
         // The lock is released before the buffers of a rejected request are dropped.
         let Some(mut ring) = self.outstanding.own_receives() else {
             let error = urxe_proto::queue::PostError::SharedReceives;
-            return Posted::failed(error.into(), request.memory);
+            return Err(Refused::Invalid(error.into(), request.memory));
         };
         if let Err(error) = request.check(self.pd.driver().id(), cap.max_recv_sge) {
-            return Posted::failed(error, request.memory);
+            return Err(Refused::Invalid(error, request.memory));
         }
         if ring.is_full() {
-            drop(ring);
-            let capacity = cap.max_recv_wr;
-            return Posted {
-                rejected: Some(request),
-                ..Posted::failed(PostError::QueueFull { capacity }, Memory::default())
-            };
+            return Err(Refused::Full(cap.max_recv_wr, request));
         }
         let entry = ring.push(request.wr_id, request.memory, kind);
         let id = entry.id();
@@ -190,13 +180,7 @@ impl Core {
         }
         let elements = entry.memory.elements(entry.extent());
         match self.qp.post_receive(id.to_driver(), &elements) {
-            Ok(()) => Posted {
-                count: 1,
-                last: Some(id),
-                error: None,
-                rejected: None,
-                returned: None,
-            },
+            Ok(()) => Ok(id),
             Err(error) => {
                 let newest = ring.pop_newest();
                 drop(ring);
@@ -204,34 +188,42 @@ impl Core {
                     self.recv_cq().tasks().remove(id.to_driver());
                 }
                 let memory = newest.map(|entry| entry.memory).unwrap_or_default();
-                Posted::failed(error.into(), memory)
+                Err(Refused::Invalid(error.into(), memory))
             }
         }
     }
 
     /// Posts one work request; `to` is the destination of a datagram.
+    #[inline(always)]
     fn post_send(
         &self,
         request: SendRequest<'_>,
         to: Option<&Destination>,
     ) -> Result<(), PostError> {
-        request.check(self.pd.driver().id(), &self.qp.cap())?;
-        match self.post_checked([request], to, false).error {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        let kind = request.kind();
+        self.post_one_send(request, to, kind)?;
+        Ok(())
     }
 
-    /// Posts one work request for a future.
-    fn post_awaited<'r>(
+    /// Posts one work request, for a future if it is awaited.
+    // Inlined, since a move of the request costs as much as a lock.
+    #[inline(always)]
+    fn post_one_send<'r>(
         &self,
         request: SendRequest<'r>,
         to: Option<&Destination>,
-    ) -> Posted<SendRequest<'r>> {
-        match request.check(self.pd.driver().id(), &self.qp.cap()) {
-            Ok(()) => self.post_checked([request], to, true),
-            Err(error) => Posted::failed(error, request.memory),
+        kind: Kind,
+    ) -> Result<WorkId, Refused<SendRequest<'r>>> {
+        if let Err(error) = request.check(self.pd.driver().id(), &self.qp.cap()) {
+            return Err(Refused::Invalid(error, request.memory));
         }
+        let mut ring = self.outstanding.sends();
+        let mut posting = self.qp.start_posting();
+        let posted = self.post(&mut ring, &mut posting, request, to, kind);
+        // Other threads may poll completions while the packets are transmitted.
+        drop(ring);
+        drop(posting);
+        posted
     }
 
     /// Posts work requests up to the first invalid one.
@@ -251,88 +243,74 @@ impl Core {
             }
             checked.push(request);
         }
-        let posted = self.post_checked(checked, to, false);
-        match posted.error.or(invalid) {
-            Some(source) => Err(BatchError {
-                posted: posted.count,
-                source,
-            }),
+        let mut posted = 0;
+        let mut refused = None;
+        let mut requests = checked.into_iter();
+        let mut ring = self.outstanding.sends();
+        let mut posting = self.qp.start_posting();
+        for request in &mut requests {
+            let kind = request.kind();
+            match self.post(&mut ring, &mut posting, request, to, kind) {
+                Ok(_) => posted += 1,
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        drop(ring);
+        drop(posting);
+        match refused.map(PostError::from).or(invalid) {
+            Some(source) => Err(BatchError { posted, source }),
             None => Ok(()),
         }
     }
 
-    /// Posts checked work requests up to the first one that fails; `awaited` ones are those of
-    /// futures.
-    fn post_checked<'r>(
+    /// Posts a checked work request.
+    #[inline(always)]
+    fn post<'r>(
         &self,
-        requests: impl IntoIterator<Item = SendRequest<'r>>,
+        ring: &mut Ring,
+        posting: &mut Posting<'_>,
+        request: SendRequest<'r>,
         to: Option<&Destination>,
-        awaited: bool,
-    ) -> Posted<SendRequest<'r>> {
-        // The buffers of a rejected request are dropped last, outside the locks: that may
-        // deregister memory, which waits for posting to end.
-        let mut failed = None;
-        let mut result = Posted {
-            count: 0,
-            last: None,
-            error: None,
-            rejected: None,
-            returned: None,
+        kind: Kind,
+    ) -> Result<WorkId, Refused<SendRequest<'r>>> {
+        if ring.is_full() {
+            return Err(Refused::Full(self.qp.cap().max_send_wr, request));
+        }
+        let entry = ring.push(request.wr_id, request.memory, kind);
+        let id = entry.id();
+        if kind == Kind::Awaited {
+            self.send_cq().tasks().register(id.to_driver());
+        }
+        let elements = entry.memory.elements(entry.extent());
+        let payload = match request.inline {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Sges(&elements),
         };
-        let mut ring = self.outstanding.sends();
-        let mut posting = self.qp.start_posting();
-        for request in requests {
-            if ring.is_full() {
-                result.error = Some(PostError::QueueFull {
-                    capacity: self.qp.cap().max_send_wr,
-                });
-                result.rejected = Some(request);
-                break;
+        let wr = SendWr {
+            wr_id: id.to_driver(),
+            op: request.op,
+            flags: request.flags,
+            payload,
+            dest: None,
+        };
+        let posted = match to {
+            Some(to) => posting.post_to(&wr, &to.driver()),
+            None => posting.post(&wr),
+        };
+        match posted {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                if kind == Kind::Awaited {
+                    self.send_cq().tasks().remove(id.to_driver());
+                }
+                let newest = ring.pop_newest();
+                let memory = newest.map(|entry| entry.memory).unwrap_or_default();
+                Err(Refused::Invalid(error.into(), memory))
             }
-            let kind = match request.is_signaled() {
-                _ if awaited => Kind::Awaited,
-                true => Kind::Signaled,
-                false => Kind::Unsignaled,
-            };
-            let entry = ring.push(request.wr_id, request.memory, kind);
-            let id = entry.id();
-            if awaited {
-                self.send_cq().tasks().register(id.to_driver());
-            }
-            let elements = entry.memory.elements(entry.extent());
-            let payload = match request.inline {
-                Some(bytes) => Payload::Inline(bytes),
-                None => Payload::Sges(&elements),
-            };
-            let wr = SendWr {
-                wr_id: id.to_driver(),
-                op: request.op,
-                flags: request.flags,
-                payload,
-                dest: None,
-            };
-            let posted = match to {
-                Some(to) => posting.post_to(&wr, &to.driver()),
-                None => posting.post(&wr),
-            };
-            if let Err(source) = posted {
-                result.error = Some(source.into());
-                failed = ring.pop_newest();
-                break;
-            }
-            result.last = Some(id);
-            result.count += 1;
         }
-        // Other threads may poll completions while the packets are transmitted.
-        drop(ring);
-        drop(posting);
-        if let Some(failed) = failed {
-            if awaited {
-                self.send_cq().tasks().remove(failed.id().to_driver());
-            }
-            result.returned = failed.memory.into_buffer();
-        }
-        result
     }
 }
 

@@ -4,7 +4,7 @@
 //! the completion. There is no cancellation of a posted work request in verbs.
 #![forbid(unsafe_code)]
 
-use super::{Core, DatagramQueuePair, Destination, Posted, PreparedQueuePair, QueuePair};
+use super::{Core, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair, Refused};
 use crate::buffer::LocalBuffer;
 use crate::completion::{Completion, Done};
 use crate::cq::CompletionQueue;
@@ -76,12 +76,12 @@ impl<'a> Operation<'a> {
     fn post(&self, request: Request<'a>) -> Attempt<'a> {
         match request {
             Request::Send(request, to) => {
-                let posted = self.core.post_awaited(request, to);
-                posted.attempt(|request| Request::Send(request, to))
+                let posted = self.core.post_one_send(request, to, Kind::Awaited);
+                Attempt::new(posted, |request| Request::Send(request, to))
             }
             Request::Receive(request) => {
                 let posted = self.core.post_one_receive(request, Kind::Awaited);
-                posted.attempt(Request::Receive)
+                Attempt::new(posted, Request::Receive)
             }
         }
     }
@@ -129,18 +129,20 @@ enum Attempt<'a> {
     Failed(PostError, Option<LocalBuffer>),
 }
 
-impl<R> Posted<R> {
-    fn attempt<'a>(self, request: impl FnOnce(R) -> Request<'a>) -> Attempt<'a> {
-        match (self.last, self.error, self.rejected) {
-            (Some(id), None, _) => Attempt::Posted(id),
-            (_, Some(PostError::QueueFull { capacity }), Some(rejected)) if capacity > 0 => {
-                Attempt::Full(request(rejected))
+impl<'a> Attempt<'a> {
+    fn new<R>(
+        posted: std::result::Result<WorkId, Refused<R>>,
+        request: impl FnOnce(R) -> Request<'a>,
+    ) -> Attempt<'a> {
+        match posted {
+            Ok(id) => Attempt::Posted(id),
+            // A queue without any places never has room.
+            Err(Refused::Full(0, refused)) => {
+                let error = PostError::QueueFull { capacity: 0 };
+                Attempt::Failed(error, request(refused).into_buffer())
             }
-            (_, Some(error), rejected) => {
-                let rejected = rejected.map(request).and_then(Request::into_buffer);
-                Attempt::Failed(error, self.returned.or(rejected))
-            }
-            (None, None, _) => unreachable!("one work request is posted, or fails"),
+            Err(Refused::Full(_, refused)) => Attempt::Full(request(refused)),
+            Err(Refused::Invalid(error, memory)) => Attempt::Failed(error, memory.into_buffer()),
         }
     }
 }
