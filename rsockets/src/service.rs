@@ -1,10 +1,12 @@
 //! The background thread of the process. It accepts connections, handles connection events,
-//! receives introductions of datagram peers, and sends keep-alive probes.
+//! receives introductions of datagram peers, sends keep-alive probes, and closes connections whose
+//! program does not wait for it.
 
 use crate::datagram::DatagramSocket;
 use crate::error::Error;
 use crate::lock;
 use crate::stream::StreamSocket;
+use crate::stream::closing::Closing;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -28,6 +30,8 @@ pub(super) struct Service {
     /// The times of the next keep-alive probes.
     kept_alive: Mutex<HashMap<usize, Instant>>,
     datagrams: Mutex<Vec<Weak<DatagramSocket>>>,
+    /// Connections that are being closed.
+    closing: Mutex<Vec<Arc<Closing>>>,
 }
 
 static SERVICE: Mutex<Option<(u32, Arc<Service>)>> = Mutex::new(None);
@@ -54,6 +58,7 @@ pub(super) fn get() -> Result<Arc<Service>, Error> {
         kept: Mutex::default(),
         kept_alive: Mutex::default(),
         datagrams: Mutex::default(),
+        closing: Mutex::default(),
     });
     let runs = Arc::clone(&service);
     thread::spawn("urxe-rsockets", move || runs.run())?;
@@ -115,6 +120,12 @@ impl Service {
         self.wake();
     }
 
+    /// Closes a connection as soon as it does not have to wait for the peer.
+    pub fn close_later(&self, closing: Closing) {
+        lock(&self.closing).push(Arc::new(closing));
+        self.wake();
+    }
+
     fn wake(&self) {
         // Fails only if the descriptor is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -143,6 +154,11 @@ impl Service {
         ];
         let sockets = datagrams.iter();
         fds.extend(sockets.map(|socket| PollFd::new(socket.udp(), PollFlags::IN)));
+        let closing = lock(&self.closing).clone();
+        let connections = closing.iter();
+        fds.extend(
+            connections.map(|closing| PollFd::from_borrowed_fd(closing.fd(), PollFlags::IN)),
+        );
         let timeout = self.next_keep_alive().map(|left| {
             // Rounded up, so that the probe is due after the wait.
             let left = left + Duration::from_millis(1);
@@ -162,8 +178,18 @@ impl Service {
         }
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let ready: Vec<_> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (socket, _) in datagrams.iter().zip(ready).filter(|(_, ready)| *ready) {
+        let (of_datagrams, of_closing) = ready.split_at(datagrams.len());
+        for (socket, _) in datagrams
+            .iter()
+            .zip(of_datagrams)
+            .filter(|(_, ready)| **ready)
+        {
             socket.receive_introductions();
+        }
+        for (closing, _) in closing.iter().zip(of_closing).filter(|(_, ready)| **ready) {
+            if closing.advance() {
+                lock(&self.closing).retain(|other| !Arc::ptr_eq(other, closing));
+            }
         }
         true
     }

@@ -16,6 +16,26 @@ const BACKLOG: i32 = 128;
 ///
 /// Connections are established before the program takes them, as with TCP. Dropping the listener
 /// closes those that it has not taken.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::thread;
+/// use urxe::net::{RdmaListener, RdmaStream};
+///
+/// # fn main() -> urxe::Result<()> {
+/// let listener = RdmaListener::bind(("127.0.0.1", 0))?;
+/// let address = listener.local_addr();
+/// assert!(listener.try_accept()?.is_none());
+/// let client = thread::spawn(move || RdmaStream::connect_blocking(address));
+/// let mut stream = listener.accept_blocking()?;
+/// stream.write_all(b"welcome")?;
+/// drop(stream);
+/// let mut received = String::new();
+/// client.join().unwrap()?.read_to_string(&mut received)?;
+/// assert_eq!(received, "welcome");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RdmaListener {
     socket: Owned,
@@ -29,7 +49,7 @@ impl RdmaListener {
     /// Those of the address, for instance that the port is in use.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<RdmaListener> {
         super::stream::first_success(address, |address| {
-            let socket = Owned(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+            let socket = Owned::new(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
             socket.bind(address).map_err(to_io)?;
             socket.listen(BACKLOG).map_err(to_io)?;
             Ok(RdmaListener {
@@ -77,7 +97,10 @@ impl RdmaListener {
     /// # Errors
     /// The error of the reactor.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<RdmaStream>> {
-        let accept = || self.try_accept();
+        let accept = || {
+            let accepted = self.try_accept()?;
+            Ok(accepted.inspect(RdmaStream::used_by_task))
+        };
         self.socket
             .arm(|fd| self.readable.poll_take(context, fd, accept))
     }

@@ -10,8 +10,8 @@
 //! [`reactor`](crate::reactor). Either threads or tasks may wait for one stream at a time, not
 //! both.
 //!
-//! The process has one background thread for all streams, which accepts connections and detects
-//! their ends.
+//! The process has one background thread for all streams, which accepts connections, detects their
+//! ends, and closes the connections of streams that tasks have dropped.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -46,24 +46,50 @@ pub use stream::{RdmaStream, ReadHalf, WriteHalf};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use urxe_rsockets::StreamSocket;
 use urxe_rsockets::error::Error;
 
 /// A socket that is closed when this is dropped.
 #[derive(Debug)]
-struct Owned(Arc<StreamSocket>);
+struct Owned {
+    socket: Arc<StreamSocket>,
+    /// Whether tasks use the socket. Dropping it then does not wait, as that would stop the thread's
+    /// other tasks.
+    is_used_by_tasks: AtomicBool,
+}
+
+impl Owned {
+    fn new(socket: Arc<StreamSocket>) -> Owned {
+        Owned {
+            socket,
+            is_used_by_tasks: AtomicBool::new(false),
+        }
+    }
+
+    fn used_by_task(&self) {
+        self.is_used_by_tasks.store(true, Ordering::Relaxed);
+    }
+
+    fn is_used_by_tasks(&self) -> bool {
+        self.is_used_by_tasks.load(Ordering::Relaxed)
+    }
+}
 
 impl Deref for Owned {
     type Target = StreamSocket;
 
     fn deref(&self) -> &StreamSocket {
-        &self.0
+        &self.socket
     }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.0.close();
+        match self.is_used_by_tasks() {
+            true => self.socket.close_in_background(),
+            false => self.socket.close(),
+        }
     }
 }
 

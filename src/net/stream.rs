@@ -18,8 +18,33 @@ use urxe_rsockets::watch::Wake;
 /// `&RdmaStream` can be read and written too, so two threads may share one. [`RdmaStream::into_split`]
 /// makes two halves for two tasks.
 ///
-/// Dropping it closes the connection, and waits until the peer has received what was sent, or the
-/// connection is found broken. A task awaits the shutdown first, so that the drop does not wait.
+/// Dropping it closes the connection after the peer has received what was sent, or the connection
+/// is found broken. Threads wait for that in the drop. If tasks have used the stream, the drop does
+/// not wait, and the background thread closes the connection. The end of the process interrupts
+/// that: a task that sends last awaits the shutdown before.
+///
+/// ```
+/// # #[cfg(feature = "tokio")]
+/// # fn main() -> std::io::Result<()> {
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use urxe::net::{RdmaListener, RdmaStream};
+///
+/// let listener = RdmaListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr();
+/// let (server, client) = tokio::join!(listener.accept(), RdmaStream::connect(address));
+/// let (mut server, mut client) = (server?, client?);
+/// client.write_all(b"hello").await?;
+/// drop(client);
+/// let mut received = String::new();
+/// server.read_to_string(&mut received).await?;
+/// assert_eq!(received, "hello");
+/// # Ok(())
+/// # })}
+/// # #[cfg(not(feature = "tokio"))]
+/// # fn main() {}
+/// ```
 #[derive(Debug)]
 pub struct RdmaStream(Arc<Inner>);
 
@@ -29,11 +54,38 @@ struct Inner {
     readable: Readable,
     /// Whether the message that nothing more is sent was sent to the peer.
     announced_end: AtomicBool,
+    /// Whether that message has to be sent as soon as there is room, since the half for writing was
+    /// dropped.
+    end_is_due: AtomicBool,
+}
+
+impl Inner {
+    /// Shuts down the direction to the peer; `None` if that would have to wait.
+    fn try_end(&self) -> io::Result<Option<()>> {
+        let mut announced = self.announced_end.load(Ordering::Acquire);
+        let result = self.socket.try_shut_down(Direction::Write, &mut announced);
+        self.announced_end.store(announced, Ordering::Release);
+        unless_blocked(result)
+    }
+
+    /// Sends the message that nothing more is sent, if there is room for it. Otherwise the task that
+    /// reads sends it, or the end of the connection replaces it.
+    fn send_due_end(&self) {
+        let is_blocked = match self.try_end() {
+            Ok(ended) => ended.is_none(),
+            Err(error) => {
+                tracing::debug!(%error, "a stream's end was not announced");
+                false
+            }
+        };
+        let is_due = is_blocked && !self.announced_end.load(Ordering::Acquire);
+        self.end_is_due.store(is_due, Ordering::Release);
+    }
 }
 
 impl RdmaStream {
     pub(super) fn new(socket: Arc<StreamSocket>) -> RdmaStream {
-        Self::of(Owned(socket))
+        Self::of(Owned::new(socket))
     }
 
     fn of(socket: Owned) -> RdmaStream {
@@ -41,6 +93,7 @@ impl RdmaStream {
             socket,
             readable: Readable::default(),
             announced_end: AtomicBool::new(false),
+            end_is_due: AtomicBool::new(false),
         }))
     }
 
@@ -52,7 +105,7 @@ impl RdmaStream {
     /// The reason why the last address failed.
     pub fn connect_blocking(address: impl ToSocketAddrs) -> io::Result<RdmaStream> {
         first_success(address, |address| {
-            let socket = Owned(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+            let socket = Owned::new(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
             socket.connect(address).map_err(to_io)?;
             Ok(Self::of(socket))
         })
@@ -77,7 +130,8 @@ impl RdmaStream {
     }
 
     async fn connect_to(address: SocketAddr) -> io::Result<RdmaStream> {
-        let socket = Owned(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+        let socket = Owned::new(StreamSocket::new(address.is_ipv6()).map_err(to_io)?);
+        socket.used_by_task();
         let (wake, readable) = (Wake::new()?, Readable::default());
         socket.watchers.add(&wake);
         let flags = &socket.status_flags;
@@ -138,12 +192,7 @@ impl RdmaStream {
     /// The error of the reactor or of the connection manager.
     pub fn poll_shutdown(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &*self.0;
-        self.poll_ready(context, || {
-            let mut announced = inner.announced_end.load(Ordering::Acquire);
-            let result = inner.socket.try_shut_down(Direction::Write, &mut announced);
-            inner.announced_end.store(announced, Ordering::Release);
-            unless_blocked(result)
-        })
+        self.poll_ready(context, || inner.try_end())
     }
 
     /// Reads into the slices in order, or wakes the task when there is data. 0 bytes are the end of
@@ -179,8 +228,9 @@ impl RdmaStream {
 
     /// Splits the stream into a half for reading and one for writing.
     ///
-    /// Dropping the half for writing shuts down that direction. The connection is closed after
-    /// both are dropped.
+    /// Dropping the half for writing shuts down that direction; if tasks have used the stream, it
+    /// does not wait. The connection is closed after both are dropped, like an
+    /// [undivided one](RdmaStream).
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         let other = RdmaStream(Arc::clone(&self.0));
         (ReadHalf(self), WriteHalf(other))
@@ -205,16 +255,28 @@ impl RdmaStream {
         Ok(self.0.socket.send(&mut source, dont_wait)? as usize)
     }
 
+    pub(super) fn used_by_task(&self) {
+        self.0.socket.used_by_task();
+    }
+
     /// Calls `attempt` until it does not have to wait.
     fn poll_ready<T>(
         &self,
         context: &Context<'_>,
         mut attempt: impl FnMut() -> io::Result<Option<T>>,
     ) -> Poll<io::Result<T>> {
+        self.used_by_task();
         if let Some(value) = attempt()? {
             return Poll::Ready(Ok(value));
         }
-        let socket = &self.0.socket;
+        let inner = &*self.0;
+        let mut attempt = || {
+            if inner.end_is_due.load(Ordering::Acquire) {
+                inner.send_due_end();
+            }
+            attempt()
+        };
+        let socket = &inner.socket;
         let take = || {
             // A completion after `arm` makes the descriptor readable; the attempt that follows
             // finds those before it.
@@ -319,8 +381,12 @@ impl WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        if self.0.0.announced_end.load(Ordering::Acquire) {
+        let inner = &*self.0.0;
+        if inner.announced_end.load(Ordering::Acquire) {
             return;
+        }
+        if inner.socket.is_used_by_tasks() {
+            return inner.send_due_end();
         }
         if let Err(error) = self.0.shutdown_blocking(Shutdown::Write) {
             tracing::debug!(%error, "a stream's end was not announced");

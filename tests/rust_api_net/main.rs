@@ -1,6 +1,7 @@
 //! Streams of the Rust API: blocking, on tokio and on async-io, and against librdmacm's programs.
 
 mod blocking;
+mod dropped;
 mod rstream;
 mod tasks;
 

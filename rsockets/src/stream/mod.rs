@@ -1,5 +1,6 @@
 //! Stream sockets: addresses, connection phases and options. A `link::Link` is the connection.
 
+pub(crate) mod closing;
 mod connect;
 mod end;
 mod iomap;
@@ -13,6 +14,7 @@ use super::lock;
 use super::service::{self, Service};
 use super::settings::{Settings, defaults};
 use super::watch::Watchers;
+use closing::Closing;
 use link::Link;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -327,6 +329,30 @@ impl StreamSocket {
         if let Err(error) = self.shut_down(Shutdown::Both) {
             tracing::debug!(%error, "a stream was not closed in order");
         }
+        self.release();
+    }
+
+    /// Closes the socket like [`StreamSocket::close`], without waiting: if sent data has not
+    /// arrived yet, the service thread closes it later.
+    ///
+    /// No other call may use the socket afterwards.
+    pub fn close_in_background(self: &Arc<Self>) {
+        let connected = match &lock(&self.state).phase {
+            Phase::Connected(link) if self.process == process::id() => Some(Arc::clone(link)),
+            _ => None,
+        };
+        // Without a connection there is nothing to wait for.
+        let Some(link) = connected else {
+            return self.close();
+        };
+        let closing = Closing::new(self, link);
+        if !closing.advance() {
+            self.service.close_later(closing);
+        }
+    }
+
+    /// Releases the connection and what belongs to the socket.
+    fn release(&self) {
         self.service.forget(self);
         self.id.close();
         while let Some(unseen) = self.arrivals.take() {

@@ -1,0 +1,55 @@
+//! Connections that are closed without a waiting caller.
+
+use super::StreamSocket;
+use super::link::Link;
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use urxe_proto::rsocket::stream::Shutdown;
+
+/// A connection that is closed once the data sent before has arrived, or the connection is broken.
+///
+/// Its creator gives it to the service of the process, whose thread continues when the descriptor is
+/// readable.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    socket: Arc<StreamSocket>,
+    link: Arc<Link>,
+    /// Whether the message about the shutdown was sent to the peer.
+    announced: AtomicBool,
+}
+
+impl Closing {
+    pub(super) fn new(socket: &Arc<StreamSocket>, link: Arc<Link>) -> Closing {
+        Closing {
+            socket: Arc::clone(socket),
+            link,
+            announced: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the descriptor that is readable when there may be progress, once
+    /// [`Closing::advance`] has returned false.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.link.fd()
+    }
+
+    /// Closes the connection if it does not have to wait. Returns whether it is closed.
+    pub fn advance(&self) -> bool {
+        // A completion after `arm` makes the descriptor readable; the attempt that follows finds
+        // those before it.
+        self.link.clear();
+        self.link.arm();
+        let mut announced = self.announced.load(Ordering::Relaxed);
+        let result = self.socket.try_shut_down(Shutdown::Both, &mut announced);
+        self.announced.store(announced, Ordering::Relaxed);
+        match result {
+            Err(error) if error.errno() == Errno::AGAIN.raw_os_error() => return false,
+            Err(error) => tracing::debug!(%error, "a stream was not closed in order"),
+            Ok(()) => {}
+        }
+        self.socket.release();
+        true
+    }
+}
