@@ -13,6 +13,7 @@ pub mod acknowledgements;
 pub mod deferred_sends;
 pub mod notifications;
 pub mod operations;
+pub mod ownership;
 pub mod progress;
 pub mod queues;
 pub mod receives;
@@ -55,6 +56,9 @@ mod limits;
 #[path = "../../../driver/src/scheduling/moderation.rs"]
 mod moderation;
 
+#[allow(dead_code, reason = "the models have no queues that are full")]
+#[path = "../../../src/outstanding.rs"]
+mod outstanding;
 #[path = "../../../driver/src/queues/qp/receive_ring.rs"]
 mod receive_ring;
 
@@ -64,6 +68,18 @@ mod receive_ring;
 )]
 #[path = "../../../src/tasks.rs"]
 mod tasks;
+
+/// The memory of work requests in the Rust API, with owners that the models count.
+mod slices {
+    pub(crate) use crate::ownership::Memory;
+
+    /// The part of a buffer that a work request uses.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) enum Extent {
+        Length,
+        Capacity,
+    }
+}
 
 /// The driver's path of the modules that completion queues use.
 mod scheduling {

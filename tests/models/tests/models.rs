@@ -32,6 +32,12 @@ models! {
         operation_found_by_a_polling_thread_leaves_the_other_to_complete,
         tasks_wait_for_room_without_a_lost_wake_up,
     }
+    ownership {
+        polled_work_requests_are_returned_once,
+        posted_work_request_is_found_by_its_completion,
+        reset_and_poll_release_memory_once,
+        shared_receives_are_returned_once,
+    }
     notifications {
         poll_after_arming_misses_no_completion,
         arming_without_a_poll_misses_no_completion,
