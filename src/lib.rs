@@ -21,6 +21,7 @@
 //! cm::Listener, cm::Route        -> cm::Connection, which has a QueuePair
 //! cm::Service, cm::ServiceRoute  -> cm::ServiceReply, which has a Destination
 //! net::RdmaListener              -> net::RdmaStream, with the feature `net`
+//! testing::pair()                -> two connected testing::Peers, with the feature `testing`
 //! ```
 //! An object keeps its parent alive, so objects may be dropped in any order.
 //!
@@ -188,6 +189,8 @@ mod slices;
 mod srq;
 mod sync;
 mod tasks;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod wait;
 mod work;
 

@@ -4,9 +4,10 @@ use crate::address::{LocalAddress, ROCE_PORT};
 use crate::clock;
 use crate::datagram::{Datagram, OwnedDatagram};
 use crate::error::OpenError;
+use crate::faults::FaultSpec;
 use crate::group::Group;
 use crate::icrc;
-use crate::path::{Outbound, OutboundFaults, Path, PathOptions};
+use crate::path::{EndpointFaults, Outbound, Path, PathOptions};
 use crate::process_socket::ProcessSocket;
 use crate::qpn::{PROBE_SLOT, SLOTS};
 use crate::receive::{GroBatch, Inbound, Received, RecvBatch};
@@ -65,7 +66,7 @@ pub struct Endpoint {
     steering: Steering,
     inbound: Inbound,
     outbound: Outbound,
-    outbound_faults: Option<Arc<OutboundFaults>>,
+    outbound_faults: EndpointFaults,
     senders: Mutex<[Option<Arc<TxSocket>>; TX_SOCKETS]>,
     /// Datagrams that arrived while the port was being opened.
     early: Mutex<Vec<OwnedDatagram>>,
@@ -109,7 +110,7 @@ impl Endpoint {
                 counters: counters.clone(),
                 capture: shared.capture().clone(),
             },
-            outbound_faults: OutboundFaults::new(faults, counters),
+            outbound_faults: EndpointFaults::new(faults, counters),
             senders: Mutex::default(),
             early: Mutex::default(),
             shared,
@@ -183,6 +184,20 @@ impl Endpoint {
     /// # Errors
     /// When the address families differ, or no socket can be opened.
     pub fn path(&self, peer: IpAddr, options: PathOptions) -> Result<Path, OpenError> {
+        self.path_with_faults(peer, options, None)
+    }
+
+    /// Returns a path like [`Endpoint::path`], whose packets get faults of their own instead of those
+    /// of `URXE_FAULTS`. The direction in `faults` must include sent packets.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::path`].
+    pub fn path_with_faults(
+        &self,
+        peer: IpAddr,
+        options: PathOptions,
+        faults: Option<FaultSpec>,
+    ) -> Result<Path, OpenError> {
         let peer = self.address.peer(peer, ROCE_PORT);
         let socket = self.sender(options.flow_key)?;
         let src = self.address.with_port(socket.port());
@@ -197,9 +212,12 @@ impl Endpoint {
         if peer.ip().is_multicast() {
             socket.multicast_by(options.interface)?;
         }
+        let faults = self
+            .outbound_faults
+            .of_path(faults, &self.outbound.counters);
         Ok(Path::new(
             socket,
-            (self.outbound.clone(), self.outbound_faults.clone()),
+            (self.outbound.clone(), faults),
             (peer, FlowIcrc::new(&flow)),
             options,
         ))
@@ -331,8 +349,8 @@ impl Endpoint {
         early.iter().for_each(|early| f(&early.datagram()));
         self.service_steering(now)?;
         self.shared.retry();
-        if let Some(faults) = &self.outbound_faults {
-            faults.release(now);
+        if self.outbound_faults.any() {
+            self.outbound_faults.release(now);
             self.outbound.capture.flush();
         }
         self.inbound.release(now, batch, &mut f);
@@ -346,10 +364,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The time until which `URXE_FAULTS` delays packets; [`Time::NEVER`] when it delays none.
+    /// The time until which injected faults delay packets; [`Time::NEVER`] when they delay none.
     #[inline]
     pub fn delayed_until(&self) -> Time {
-        if self.outbound_faults.is_none() && !self.inbound.delays() {
+        if !self.outbound_faults.any() && !self.inbound.delays() {
             return Time::NEVER;
         }
         self.delayed_by_faults()
@@ -364,8 +382,7 @@ impl Endpoint {
 
     #[cold]
     fn delayed_by_faults(&self) -> Time {
-        let outbound = self.outbound_faults.as_ref();
-        let outbound = outbound.map_or(Time::NEVER, |faults| faults.next_deadline());
+        let outbound = self.outbound_faults.next_deadline();
         outbound.min(self.inbound.next_deadline())
     }
 

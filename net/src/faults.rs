@@ -91,6 +91,22 @@ pub enum ParseError {
 }
 
 impl FaultSpec {
+    /// No faults yet, for sent packets.
+    pub fn new(seed: u64) -> FaultSpec {
+        FaultSpec {
+            drop: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            corrupt: 0.0,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            rate: None,
+            queue: DEFAULT_QUEUE,
+            seed,
+            direction: FaultDirection::Tx,
+        }
+    }
+
     /// Whether faults apply to sent packets.
     pub fn sends(&self) -> bool {
         self.direction != FaultDirection::Rx
@@ -151,18 +167,7 @@ impl FromStr for FaultSpec {
     /// and `dir=tx`. Every part is optional, but a queue needs a rate. Without a seed the system's
     /// generator provides one, and the log states it.
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let mut spec = FaultSpec {
-            drop: 0.0,
-            duplicate: 0.0,
-            reorder: 0.0,
-            corrupt: 0.0,
-            delay: Duration::ZERO,
-            jitter: Duration::ZERO,
-            rate: None,
-            queue: DEFAULT_QUEUE,
-            seed: 0,
-            direction: FaultDirection::Tx,
-        };
+        let mut spec = FaultSpec::new(0);
         let mut seen: Vec<&str> = Vec::new();
         let text = text.trim();
         let parts = text.strip_suffix(',').unwrap_or(text).split(',');

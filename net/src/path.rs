@@ -15,7 +15,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::icrc::FlowIcrc;
 use urxe_proto::time::Time;
 
@@ -274,8 +275,72 @@ impl Sender {
     }
 }
 
-/// The fault injector of the packets that one endpoint sends.
+/// A fault injector of sent packets: of one path or of several.
 pub(super) struct OutboundFaults(Mutex<Injector<Outgoing>>);
+
+/// The fault injectors of the packets that one endpoint sends.
+pub(super) struct EndpointFaults {
+    /// For the paths without an injector of their own.
+    common: Option<Arc<OutboundFaults>>,
+    of_paths: Mutex<Vec<Weak<OutboundFaults>>>,
+    /// Whether there is or was any injector.
+    any: AtomicBool,
+}
+
+impl EndpointFaults {
+    /// `spec` applies to all paths without an injector of their own.
+    pub(super) fn new(spec: Option<FaultSpec>, counters: &Arc<NetCounters>) -> EndpointFaults {
+        let common = OutboundFaults::new(spec, counters);
+        EndpointFaults {
+            any: AtomicBool::new(common.is_some()),
+            common,
+            of_paths: Mutex::default(),
+        }
+    }
+
+    /// Returns the injector for a path, which is one of its own with `spec`.
+    pub(super) fn of_path(
+        &self,
+        spec: Option<FaultSpec>,
+        counters: &Arc<NetCounters>,
+    ) -> Option<Arc<OutboundFaults>> {
+        if spec.is_none() {
+            return self.common.clone();
+        }
+        let own = OutboundFaults::new(spec, counters)?;
+        let mut of_paths = lock(&self.of_paths);
+        of_paths.retain(|faults| faults.strong_count() > 0);
+        of_paths.push(Arc::downgrade(&own));
+        self.any.store(true, Ordering::Relaxed);
+        Some(own)
+    }
+
+    /// Whether packets may be delayed.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    fn all(&self) -> Vec<Arc<OutboundFaults>> {
+        let of_paths = lock(&self.of_paths);
+        let of_paths = of_paths.iter().filter_map(Weak::upgrade);
+        of_paths.chain(self.common.clone()).collect()
+    }
+
+    /// The time of the next call of [`EndpointFaults::release`].
+    pub(super) fn next_deadline(&self) -> Time {
+        let all = self.all();
+        let deadlines = all.iter().map(|faults| lock(&faults.0).next_deadline());
+        deadlines.min().unwrap_or(Time::NEVER)
+    }
+
+    /// Sends the packets whose injected delay has ended.
+    pub(super) fn release(&self, now: Time) {
+        for faults in self.all() {
+            lock(&faults.0).release(now, &mut Outgoing::send);
+        }
+    }
+}
 
 /// A packet that passes through the fault injector.
 #[derive(Clone)]
@@ -302,22 +367,9 @@ impl Outgoing {
 
 impl OutboundFaults {
     /// Returns the injector, if `spec` applies to sent packets.
-    pub(super) fn new(
-        spec: Option<FaultSpec>,
-        counters: &Arc<NetCounters>,
-    ) -> Option<Arc<OutboundFaults>> {
+    fn new(spec: Option<FaultSpec>, counters: &Arc<NetCounters>) -> Option<Arc<OutboundFaults>> {
         let injector = |spec| Mutex::new(Injector::new(spec, counters.clone()));
         let faults = spec.filter(FaultSpec::sends).map(injector);
         faults.map(|injector| Arc::new(OutboundFaults(injector)))
-    }
-
-    /// The time of the next call of [`OutboundFaults::release`].
-    pub(super) fn next_deadline(&self) -> Time {
-        lock(&self.0).next_deadline()
-    }
-
-    /// Sends the packets whose injected delay has ended.
-    pub(super) fn release(&self, now: Time) {
-        lock(&self.0).release(now, &mut Outgoing::send);
     }
 }

@@ -113,6 +113,12 @@ impl PreparedQueuePair {
 
     /// The largest path MTU to use.
     pub(crate) fn path_mtu(&self) -> Mtu {
+    /// Injects faults into the packets that it sends once it is connected.
+    #[cfg(feature = "testing")]
+    pub(crate) fn inject_faults(&self, faults: driver::qp::FaultSpec) {
+        self.core.qp.inject_faults(faults);
+    }
+
         self.endpoint.path_mtu
     }
 

@@ -7,7 +7,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use urxe_net::{OpenError, Path, PathOptions, ROCE_PORT};
+use urxe_net::{FaultSpec, OpenError, Path, PathOptions, ROCE_PORT};
 use urxe_proto::qp::AddressVector;
 
 /// A network path, and the local address that it starts at.
@@ -63,7 +63,7 @@ impl RouteError {
 
 impl Route {
     /// Resolves `av` to a route. Opens the sockets of the local address. Flows with equal keys have
-    /// the same UDP source port.
+    /// the same UDP source port. `faults` replace those of `URXE_FAULTS`.
     ///
     /// The kernel must have a route to a unicast peer. There is no neighbour lookup: the absence of
     /// a host that should be on the link is detected by retries.
@@ -72,6 +72,7 @@ impl Route {
         device: &Device,
         av: &AddressVector,
         flow_key: u32,
+        faults: Option<FaultSpec>,
     ) -> Result<Self, RouteError> {
         if !av.is_global || av.dgid.is_zero() {
             return Err(RouteError::NoPeerGid);
@@ -91,7 +92,7 @@ impl Route {
             interface: device.interface_index(),
         };
         let to = av.dgid.to_ip();
-        let path = local.endpoint().path(to, options)?;
+        let path = local.endpoint().path_with_faults(to, options, faults)?;
         if !to.is_multicast() {
             let (source, destination) = (address.with_port(0), address.peer(to, ROCE_PORT));
             check_route(source, destination).map_err(|source| RouteError::NoRoute {

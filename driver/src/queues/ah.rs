@@ -32,7 +32,7 @@ impl AddressHandle {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             pd: Arc::clone(pd),
             av,
-            route: Route::resolve(ports, device, &av, flow_key(&av.dgid))?,
+            route: Route::resolve(ports, device, &av, flow_key(&av.dgid), None)?,
         }))
     }
 

@@ -61,6 +61,7 @@ impl Qp {
                 groups: Mutex::default(),
                 frames,
                 state: AtomicU32::new(QpState::Reset as u32),
+                faults: Mutex::default(),
             }))
         };
         let qp = engine.add_qp(make)?.ok_or(CreateError::NoNumber)??;

@@ -14,3 +14,4 @@ pub use crate::queues::qp::init::{QpCap, QpInit, ReceivesFrom};
 pub use multicast::MulticastError;
 pub use posting::{Posting, To};
 pub use share::Share;
+pub use urxe_net::FaultSpec;

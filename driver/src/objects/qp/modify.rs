@@ -6,8 +6,9 @@ use crate::ports::route::Route;
 use crate::queues::qp::error::ModifyError;
 use crate::queues::qp::pacer::Pacer;
 use crate::queues::qp::{Inner, PeerPath, Qp, UnsentBatch};
+use crate::sync::lock;
 use std::sync::Arc;
-use urxe_net::now;
+use urxe_net::{FaultSpec, now};
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType, TransitionError};
 
 /// The ECN bits of a traffic class (RFC 3168).
@@ -41,6 +42,12 @@ impl Qp {
             ..QpAttr::default()
         };
         self.modify_with_burst(&attr, AttrMask::RATE_LIMIT, burst)
+    }
+
+    /// Injects faults into the packets that the queue pair sends, from its next transition to RTR
+    /// on. Address handles are exempt.
+    pub fn inject_faults(&self, faults: FaultSpec) {
+        *lock(&self.faults) = Some(faults);
     }
 
     fn modify_with_burst(
@@ -178,11 +185,16 @@ impl Qp {
             ..*av
         };
         let engine = path::get();
-        let route = Route::resolve(engine.ports()?, &self.device, &av, flow_key)?;
+        let faults = *lock(&self.faults);
+        let route = Route::resolve(engine.ports()?, &self.device, &av, flow_key, faults)?;
         let endpoint = route.local.endpoint();
         let is_same_host = route.path.peer().ip() == endpoint.address().ip();
         // On an emulated path the packets in flight are not in the peer's receive buffer.
-        let fills_buffer = is_same_host && !endpoint.emulates_path();
+        let is_emulated = match faults {
+            Some(faults) => faults.delays(),
+            None => endpoint.emulates_path(),
+        };
+        let fills_buffer = is_same_host && !is_emulated;
         let limiter = (is_reliable && fills_buffer).then(|| {
             // The top bits of a queue pair number are the slot of its process.
             let [_, slot, ..] = dest_qpn.get().to_be_bytes();

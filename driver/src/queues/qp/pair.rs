@@ -27,7 +27,7 @@ use crate::scheduling::destinations::DestinationLimiter;
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use urxe_net::{now, thread};
+use urxe_net::{FaultSpec, now, thread};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
 use urxe_proto::queue::PostError;
@@ -58,6 +58,8 @@ pub struct Qp {
     pub(crate) frames: Option<Frames>,
     /// A copy of the state that is readable without a lock.
     pub(crate) state: AtomicU32,
+    /// The faults to inject into packets sent over its routes, instead of those of `URXE_FAULTS`.
+    pub(crate) faults: Mutex<Option<FaultSpec>>,
 }
 
 /// The path of a connection: the route to its peer and, for a reliable connection to a process of

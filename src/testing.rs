@@ -1,0 +1,272 @@
+//! Connected queue pairs for tests of programs, over a network with injected faults.
+//!
+//! [`pair`] connects two queue pairs of this process over the loopback device. [`Faults`] does the
+//! same over a network that loses, duplicates, reorders, corrupts and delays packets. No privilege
+//! and no preparation is needed, and tests may run beside each other: each queue pair has its own
+//! faults.
+//!
+//! ```
+//! use urxe::testing::Faults;
+//! use urxe::{ReceiveRequest, SendRequest};
+//!
+//! # fn main() -> urxe::Result<()> {
+//! let (a, b) = Faults::seeded(7).loss(0.2).duplication(0.2).reordering(0.2).pair()?;
+//! for n in 0..50_u32 {
+//!     b.post_receive(ReceiveRequest::into(b.pd().buffer(4)?))?;
+//!     a.post_send(SendRequest::send(&n.to_be_bytes()))?;
+//!     a.cq().wait()?.result?;
+//!     assert_eq!(b.cq().wait()?.data()?, n.to_be_bytes());
+//! }
+//! // The connection is reliable: its user sees only the delay.
+//! assert!(a.counters().retransmitted > 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Repeating a run
+//! The faults of the n-th packet that a queue pair sends depend on the seed alone. Packets are sent
+//! over real sockets in real time, so a retransmission or an acknowledgement may come before or after
+//! another packet, and a second run with the same seed resembles the first one without being equal
+//! to it. There is no virtual time: a test waits for the timeouts that its faults cause.
+//! [`ConnectOptions::timeout`](crate::ConnectOptions::timeout) shortens them.
+#![forbid(unsafe_code)]
+
+use crate::{
+    CompletionQueue, ConnectOptions, Context, PreparedQueuePair, ProtectionDomain, QueuePair,
+    Result, device,
+};
+use std::ops::Deref;
+use std::time::Duration;
+use urxe_driver::qp::FaultSpec;
+
+/// The name of the loopback device.
+const LOOPBACK: &str = "urxe_lo";
+
+/// Returns two connected queue pairs of this process, over a network without faults.
+///
+/// ```
+/// use urxe::testing;
+/// use urxe::{RemoteAccess, SendRequest};
+///
+/// # fn main() -> urxe::Result<()> {
+/// let (a, b) = testing::pair()?;
+/// let memory = b.pd().register(5, RemoteAccess::WRITE)?;
+/// a.post_send(SendRequest::write(b"hello", &memory.remote()))?;
+/// a.cq().wait()?.result?;
+/// assert_eq!(memory.to_vec(..)?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The error of the first call that fails, for instance that port 4791 is in use.
+pub fn pair() -> Result<(Peer, Peer)> {
+    connected(|a, b| connect(a, b, &ConnectOptions::default()))
+}
+
+/// A connected queue pair with a context, a protection domain and a completion queue of its own.
+///
+/// It dereferences to the queue pair.
+///
+/// ```
+/// use urxe::{QueuePair, ReceiveRequest, SendRequest, testing};
+///
+/// # fn main() -> urxe::Result<()> {
+/// // Code under test that takes a queue pair:
+/// fn greet(qp: &QueuePair) -> urxe::Result<()> {
+///     Ok(qp.post_send(SendRequest::send(b"hello"))?)
+/// }
+///
+/// let (a, b) = testing::pair()?;
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// greet(&a)?;
+/// assert_eq!(b.cq().wait()?.data()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Peer {
+    qp: QueuePair,
+    cq: CompletionQueue,
+}
+
+impl Peer {
+    /// The opened device.
+    pub fn context(&self) -> &Context {
+        self.pd().context()
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.qp.pd()
+    }
+
+    /// The completion queue of sends and receives.
+    pub fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
+    /// Returns the queue pair, for code under test that takes one.
+    pub fn into_queue_pair(self) -> QueuePair {
+        self.qp
+    }
+}
+
+impl Deref for Peer {
+    type Target = QueuePair;
+
+    fn deref(&self) -> &QueuePair {
+        &self.qp
+    }
+}
+
+/// The faults of the network between two queue pairs, in both directions.
+///
+/// Probabilities are from 0 to 1, for each packet independently.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[must_use = "faults do nothing until queue pairs are connected with them"]
+pub struct Faults(FaultSpec);
+
+impl Faults {
+    /// No faults yet. `seed` determines the random decisions.
+    pub fn seeded(seed: u64) -> Faults {
+        Faults(FaultSpec::new(seed))
+    }
+
+    /// Sets the probability that a packet is lost.
+    ///
+    /// # Panics
+    /// If `probability` is not from 0 to 1, as in the other methods.
+    pub fn loss(mut self, probability: f64) -> Faults {
+        self.0.drop = checked(probability);
+        self
+    }
+
+    /// Sets the probability that a packet arrives twice.
+    ///
+    /// # Panics
+    /// As [`Faults::loss`].
+    pub fn duplication(mut self, probability: f64) -> Faults {
+        self.0.duplicate = checked(probability);
+        self
+    }
+
+    /// Sets the probability that a packet arrives after one to four later ones, or after 5 ms.
+    ///
+    /// # Panics
+    /// As [`Faults::loss`].
+    pub fn reordering(mut self, probability: f64) -> Faults {
+        self.0.reorder = checked(probability);
+        self
+    }
+
+    /// Sets the probability that a bit of a packet is flipped. The receiver discards such a packet,
+    /// since its checksum is wrong.
+    ///
+    /// # Panics
+    /// As [`Faults::loss`].
+    pub fn corruption(mut self, probability: f64) -> Faults {
+        self.0.corrupt = checked(probability);
+        self
+    }
+
+    /// Delays each packet, by up to `jitter` more or less than `delay`. A round trip takes twice as
+    /// long.
+    ///
+    /// # Panics
+    /// If `jitter` is longer than `delay`.
+    pub fn delay(mut self, delay: Duration, jitter: Duration) -> Faults {
+        assert!(jitter <= delay, "jitter {jitter:?} exceeds {delay:?}");
+        (self.0.delay, self.0.jitter) = (delay, jitter);
+        self
+    }
+
+    /// Limits each direction to a rate in bits per second. 1000 packets may wait for their
+    /// transmission, and further ones are lost.
+    ///
+    /// # Panics
+    /// If the rate is 0.
+    pub fn rate(mut self, bits_per_second: u64) -> Faults {
+        assert!(bits_per_second > 0, "a link of rate 0 carries nothing");
+        self.0.rate = Some(bits_per_second);
+        self
+    }
+
+    /// Returns two connected queue pairs of this process, with these faults between them.
+    ///
+    /// # Errors
+    /// The error of the first call that fails, for instance that port 4791 is in use.
+    pub fn pair(self) -> Result<(Peer, Peer)> {
+        connected(|a, b| self.connect(a, b, &ConnectOptions::default()))
+    }
+
+    /// Connects two queue pairs of the program, with these faults between them.
+    ///
+    /// ```
+    /// use urxe::testing::Faults;
+    /// use urxe::{ConnectOptions, SendRequest, WcStatus};
+    ///
+    /// # fn main() -> urxe::Result<()> {
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+    /// // Nothing arrives, and an end gives up soon.
+    /// let options = ConnectOptions::default().timeout(1).retry_cnt(1);
+    /// let (a, _b) = Faults::seeded(1).loss(1.0).connect(a, b, &options)?;
+    /// a.post_send(SendRequest::send(b"lost"))?;
+    /// let error = cq.wait()?.result.unwrap_err();
+    /// assert_eq!(error.status, WcStatus::RetryExcErr);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`PreparedQueuePair::connect`].
+    pub fn connect(
+        self,
+        a: PreparedQueuePair,
+        b: PreparedQueuePair,
+        options: &ConnectOptions,
+    ) -> Result<(QueuePair, QueuePair)> {
+        a.inject_faults(self.0);
+        let mut back = self.0;
+        // Other decisions for the other direction.
+        back.seed ^= 1 << 63;
+        b.inject_faults(back);
+        connect(a, b, options)
+    }
+}
+
+fn checked(probability: f64) -> f64 {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "{probability} is not a probability from 0 to 1"
+    );
+    probability
+}
+
+fn connect(
+    a: PreparedQueuePair,
+    b: PreparedQueuePair,
+    options: &ConnectOptions,
+) -> Result<(QueuePair, QueuePair)> {
+    let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    Ok((
+        a.connect(&endpoint_b, options)?,
+        b.connect(&endpoint_a, options)?,
+    ))
+}
+
+/// Makes two queue pairs with objects of their own, and connects them by `connect`.
+fn connected(
+    connect: impl FnOnce(PreparedQueuePair, PreparedQueuePair) -> Result<(QueuePair, QueuePair)>,
+) -> Result<(Peer, Peer)> {
+    let prepare = || -> Result<(PreparedQueuePair, CompletionQueue)> {
+        let context = device(LOOPBACK)?.open()?;
+        let cq = context.completion_queue()?;
+        Ok((context.pd().queue_pair(&cq, &cq).build()?, cq))
+    };
+    let ((a, cq_a), (b, cq_b)) = (prepare()?, prepare()?);
+    let (a, b) = connect(a, b)?;
+    Ok((Peer { qp: a, cq: cq_a }, Peer { qp: b, cq: cq_b }))
+}
