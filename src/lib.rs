@@ -195,7 +195,7 @@ mod wait;
 mod work;
 
 pub use buffer::{BufferPool, LocalBuffer};
-pub use cm::connect;
+pub use cm::{connect, connect_blocking};
 pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;
 pub use cq::{CompletionQueue, CqError};

@@ -15,8 +15,8 @@
 
 pub use crate::cm::{Connection, Listener, Route};
 pub use crate::{
-    BufferPool, Completion, CompletionQueue, ConnectOptions, DatagramQueuePair, Endpoint,
-    LocalBuffer, LocalSlice, LocalWord, MemoryRegion, PreparedQueuePair, ProtectionDomain,
-    QueuePair, ReceiveRequest, RemoteAccess, RemoteRegion, RemoteWord, SendRequest,
-    SharedReceiveQueue, WcStatus,
+    BufferPool, Completion, CompletionQueue, ConnectOptions, DatagramAddress, DatagramQueuePair,
+    Destination, Endpoint, GRH_BYTES, LocalBuffer, LocalSlice, LocalWord, MemoryRegion,
+    PreparedQueuePair, ProtectionDomain, QKey, QueuePair, ReceiveRequest, RemoteAccess,
+    RemoteRegion, RemoteWord, SendRequest, SharedReceiveQueue, WcStatus, WorkQueue,
 };

@@ -126,6 +126,18 @@ impl Listener {
         request.start_accepting(qp, &Options::default())?.await
     }
 
+    /// Accepts the next connection like [`Listener::accept`], and waits in the calling thread.
+    ///
+    /// [`connect_blocking`](crate::connect_blocking) has an example.
+    ///
+    /// # Errors
+    /// See [`Listener::next`] and [`Request::accept`].
+    pub fn accept_blocking(&self) -> Result<Connection, Error> {
+        let request = self.next()?;
+        let qp = queue_pair(&request.device())?;
+        request.accept(qp, &Options::default())
+    }
+
     /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.id.use_reactor(Arc::new(reactor));

@@ -78,7 +78,7 @@ pub use connection::{Connection, Event, Options};
 pub use error::Error;
 pub use listener::{Listener, Request};
 pub use pending::Pending;
-pub use route::{Route, connect};
+pub use route::{Route, connect, connect_blocking};
 pub use service::{Membership, QKEY, Service, ServiceReply, ServiceRequest, ServiceRoute};
 pub use urxe_driver::cm::CmError;
 pub use urxe_proto::cm::wire::{RejectReason, SidrStatus};

@@ -58,6 +58,12 @@ impl Route {
     }
 
     /// Connects with a queue pair and a completion queue of its own and the default options.
+    fn connect_default_blocking(self) -> Result<Connection, Error> {
+        let qp = queue_pair(&self.device())?;
+        self.connect(qp, &Options::default())
+    }
+
+    /// Connects with a queue pair and a completion queue of its own and the default options.
     pub(super) async fn connect_default(self) -> Result<Connection, Error> {
         let qp = queue_pair(&self.device())?;
         self.start_connecting(qp, &Options::default())?.await
@@ -125,4 +131,34 @@ impl Route {
 /// See [`Route::resolve`] and [`Route::connect`], and the error of the reactor.
 pub async fn connect(address: impl ToSocketAddrs) -> Result<Connection, Error> {
     Route::resolve(address)?.connect_default().await
+}
+
+/// Connects like [`connect`], and waits in the calling thread.
+///
+/// ```
+/// use std::thread;
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr();
+/// let server = thread::spawn(move || -> urxe::Result<Completion> {
+///     let connection = listener.accept_blocking()?;
+///     let qp = connection.queue_pair();
+///     qp.post_receive(ReceiveRequest::into(qp.pd().buffer(64)?))?;
+///     Ok(qp.recv_cq().wait()?)
+/// });
+/// let connection = urxe::connect_blocking(address)?;
+/// let qp = connection.queue_pair();
+/// qp.post_send(SendRequest::send(b"hello"))?;
+/// qp.send_cq().wait()?.result?;
+/// assert_eq!(server.join().unwrap()?.data()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// See [`Route::resolve`] and [`Route::connect`].
+pub fn connect_blocking(address: impl ToSocketAddrs) -> Result<Connection, Error> {
+    Route::resolve(address)?.connect_default_blocking()
 }

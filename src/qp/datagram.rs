@@ -27,6 +27,45 @@ pub struct DatagramAddress {
 }
 
 impl DatagramAddress {
+    /// The length of the encoding.
+    pub const BYTES: usize = 24;
+
+    /// Encodes it, in network order, for the programs that send to it.
+    ///
+    /// ```
+    /// use urxe::{DatagramAddress, QKey};
+    ///
+    /// # fn main() -> urxe::Result<()> {
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build_datagram(QKey(7))?;
+    /// let bytes = qp.address().to_bytes();
+    /// // In another program:
+    /// assert_eq!(DatagramAddress::from_bytes(&bytes), Some(qp.address()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..16].copy_from_slice(&self.gid.0);
+        bytes[16..20].copy_from_slice(&self.qpn.get().to_be_bytes());
+        bytes[20..].copy_from_slice(&self.qkey.0.to_be_bytes());
+        bytes
+    }
+
+    /// Decodes the result of [`DatagramAddress::to_bytes`]; `None` if the queue pair number has more
+    /// than 24 bits.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<DatagramAddress> {
+        let (gid, numbers) = bytes.split_first_chunk::<16>()?;
+        let (qpn, qkey) = numbers.split_first_chunk::<4>()?;
+        let qpn = u32::from_be_bytes(*qpn);
+        Some(DatagramAddress {
+            gid: Gid(*gid),
+            qpn: (qpn < 1 << 24).then(|| Qpn::new(qpn))?,
+            qkey: QKey(u32::from_be_bytes(*qkey.first_chunk()?)),
+        })
+    }
+
     /// Returns the address of a queue pair.
     pub const fn new(gid: Gid, qpn: Qpn, qkey: QKey) -> DatagramAddress {
         DatagramAddress { gid, qpn, qkey }

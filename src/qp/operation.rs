@@ -475,6 +475,21 @@ impl QueuePair {
 }
 
 impl DatagramQueuePair {
+    /// The protection domain.
+    pub fn pd(&self) -> &crate::ProtectionDomain {
+        &self.core.pd
+    }
+
+    /// The completion queue of sends.
+    pub fn send_cq(&self) -> &CompletionQueue {
+        self.core.send_cq()
+    }
+
+    /// The completion queue of receives.
+    pub fn recv_cq(&self) -> &CompletionQueue {
+        self.core.recv_cq()
+    }
+
     /// Posts a datagram when there is room in the send queue, and returns its completion.
     ///
     /// `request` is a [`SendRequest::send`] or [`SendRequest::send_with_imm`].
