@@ -156,6 +156,18 @@ impl LocalBuffer {
 
     /// Sets the length. The bytes beyond the old length are those of an earlier use.
     ///
+    /// ```
+    /// # fn main() -> urxe::Result<()> {
+    /// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+    /// let mut buffer = pd.buffer(64)?;
+    /// buffer.fill(b"hello")?;
+    /// assert_eq!((buffer.len(), buffer.capacity()), (5, 64));
+    /// buffer.set_len(4)?;
+    /// assert_eq!(buffer.into_vec(), b"hell");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`RangeError::Outside`] if the capacity is smaller.
     pub fn set_len(&mut self, len: usize) -> Result<(), RangeError> {

@@ -12,6 +12,31 @@ use urxe_proto::work::{self, Extra, WcOpcode, WcStatus};
 pub use crate::outstanding::WorkQueue;
 
 /// The result of a work request. (`ibv_wc`.)
+///
+/// ```
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// b.post_receive(ReceiveRequest::into(pd.buffer(64)?).id(7))?;
+/// a.post_send(SendRequest::send_with_imm(b"hello", 42).unsignaled())?;
+/// let completion = cq.wait()?;
+/// assert_eq!((completion.wr_id, completion.qpn), (7, b.qpn()));
+/// assert_eq!(completion.queue, urxe::WorkQueue::Receive);
+/// let done = completion.result?;
+/// assert_eq!((done.byte_len, done.imm), (5, Some(42)));
+/// assert_eq!(completion.data()?, b"hello");
+/// // The buffer itself, without a copy:
+/// let buffer = completion.buffer.expect("the receive had a buffer");
+/// assert_eq!(*buffer, *b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
@@ -67,6 +92,29 @@ pub struct Sender {
 /// [reset](crate::QueuePair::reset) or replaced. A failed send of an unreliable service leads to
 /// the SQE state instead, from which [`QueuePair::resume`](crate::QueuePair::resume) and
 /// [`DatagramQueuePair::resume`](crate::DatagramQueuePair::resume) lead back (10.3.1.6).
+///
+/// ```
+/// use urxe::WcStatus;
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// // A message that is longer than the receive is an error at both ends.
+/// b.post_receive(ReceiveRequest::into(pd.buffer(2)?))?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// for _ in 0..2 {
+///     let error = cq.wait()?.result.unwrap_err();
+///     println!("{error}");
+///     assert!(matches!(error.status, WcStatus::LocLenErr | WcStatus::RemInvReqErr));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[error("{} ({status:?})", explanation(*.status))]
 #[non_exhaustive]

@@ -16,6 +16,16 @@ use urxe_driver as driver;
 ///
 /// Clones refer to the same opened device. It closes when the last clone, and the last object made
 /// from it, is dropped.
+///
+/// ```
+/// # fn main() -> urxe::Result<()> {
+/// let context = urxe::device("urxe_lo")?.open()?;
+/// let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let queue_pair = pd.queue_pair(&cq, &cq).build()?;
+/// assert!(context.events().poll()?.is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Context {
     driver: Arc<driver::Context>,

@@ -79,6 +79,43 @@ impl CqError {
 ///
 /// A future that has been polled takes part in polling the queue for others. Poll it until it is
 /// ready or drop it: while a task keeps one and polls it no more, the others may not progress.
+///
+/// ```
+/// use std::time::Duration;
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// b.post_receive(ReceiveRequest::into(pd.buffer(8)?).id(1))?;
+/// a.post_send(SendRequest::send(b"hello").id(2))?;
+/// // Sleeps until there is a completion.
+/// let first = cq.wait()?;
+/// // Returns at once, or after the timeout.
+/// let second = match cq.poll() {
+///     Some(completion) => Some(completion),
+///     None => cq.wait_timeout(Duration::from_secs(10))?,
+/// };
+/// assert_eq!(first.wr_id + second.expect("both completed").wr_id, 3);
+///
+/// // With an event loop: the descriptor is readable after a completion.
+/// cq.arm();
+/// b.post_receive(ReceiveRequest::empty())?;
+/// a.post_send(SendRequest::send(b"").unsignaled())?;
+/// let mut completions = Vec::new();
+/// while cq.poll_into(&mut completions, 16) == 0 {
+///     // Here an event loop waits for `cq.as_fd()`.
+///     cq.clear()?;
+///     cq.arm();
+/// }
+/// completions.remove(0).result?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
@@ -455,6 +492,20 @@ struct Finished {
     awaited_room: Option<Arc<Outstanding>>,
 }
 
+impl Finished {
+    fn new(user: &Arc<Outstanding>, completion: &work::Completion, completed: Completed) -> Self {
+        let Completed { entry, silent } = completed;
+        let id = entry.id();
+        Finished {
+            id,
+            kind: entry.kind,
+            completion: Completion::new(completion, entry),
+            silent,
+            awaited_room: user.room(id.queue()).any().then(|| Arc::clone(user)),
+        }
+    }
+}
+
 impl Inner {
     /// Locks the queue pairs that complete here, so that none of them is dropped.
     fn users(&self) -> RwLockReadGuard<'_, Users> {
@@ -492,20 +543,6 @@ impl Inner {
             silent,
             awaited_room,
         } = finished;
-impl Finished {
-    fn new(user: &Arc<Outstanding>, completion: &work::Completion, completed: Completed) -> Self {
-        let Completed { entry, silent } = completed;
-        let id = entry.id();
-        Finished {
-            id,
-            kind: entry.kind,
-            completion: Completion::new(completion, entry),
-            silent,
-            awaited_room: user.room(id.queue()).any().then(|| Arc::clone(user)),
-        }
-    }
-}
-
         if let Some(user) = awaited_room {
             user.room(id.queue()).notify(1 + silent.len());
         }

@@ -12,6 +12,17 @@ use urxe_proto::mtu::Mtu;
 pub use urxe_driver::device::PortState;
 
 /// A device cannot be found or opened.
+///
+/// ```
+/// use urxe::{DeviceError, ErrorKind};
+///
+/// # fn main() -> urxe::Result<()> {
+/// let error = urxe::device("urxe_eth9").unwrap_err();
+/// assert!(matches!(error, DeviceError::NotFound { .. }));
+/// assert_eq!(urxe::Error::from(error).kind(), ErrorKind::NotFound);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -64,6 +75,15 @@ fn names(found: &[String]) -> String {
 /// The interface of the default route comes first. The loopback interface has a device in this list
 /// only if no other interface has an active one; [`device`] returns it by its name.
 ///
+/// ```
+/// # fn main() -> urxe::Result<()> {
+/// for device in urxe::devices()? {
+///     println!("{} on {}: {:?}", device.name(), device.interface(), device.port_state());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`DeviceError::List`].
 pub fn devices() -> Result<Vec<Device>, DeviceError> {
@@ -89,6 +109,20 @@ pub fn device(name: &str) -> Result<Device, DeviceError> {
 /// A device: a network interface that is used as an RDMA device. (`ibv_device`.)
 ///
 /// Listing devices opens no socket.
+///
+/// ```
+/// # fn main() -> urxe::Result<()> {
+/// let device = urxe::device("urxe_lo")?;
+/// assert_eq!((device.name(), device.interface()), ("urxe_lo", "lo"));
+/// assert!(device.is_loopback());
+/// for (index, address) in device.gids() {
+///     println!("GID {index} is {address}; path MTU {:?}", device.active_mtu());
+/// }
+/// let context = device.open()?;
+/// assert_eq!(context.device().guid(), device.guid());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Device(pub(crate) Arc<driver::Device>);
 

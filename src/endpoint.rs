@@ -21,6 +21,21 @@ pub enum EndpointError {
 ///
 /// The program exchanges endpoints by a means of its own, such as a TCP connection. For a peer that
 /// does not use urxe, build one with [`Endpoint::new`] from the values that the peer reports.
+///
+/// ```
+/// use urxe::Endpoint;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let qp = pd.queue_pair(&cq, &cq).build()?;
+/// // 32 bytes, which the program transfers to the peer as it likes.
+/// let bytes = qp.endpoint().to_bytes();
+/// let received = Endpoint::from_bytes(&bytes).expect("it is an encoding");
+/// assert_eq!(received, qp.endpoint());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Endpoint {

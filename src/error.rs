@@ -45,6 +45,23 @@ pub struct Error(Box<Cause>);
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What a program can do about an [`Error`].
+///
+/// ```
+/// use urxe::{ErrorKind, ReceiveRequest};
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let qp = pd.queue_pair(&cq, &cq).max_recv_wr(1).build()?;
+/// qp.post_receive(ReceiveRequest::empty())?;
+/// let error = urxe::Error::from(qp.post_receive(ReceiveRequest::empty()).unwrap_err());
+/// assert_eq!(error.kind(), ErrorKind::QueueFull);
+/// // As an error of the standard library, it keeps its message.
+/// let message = error.to_string();
+/// assert_eq!(std::io::Error::from(error).to_string(), message);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -49,6 +49,25 @@ pub enum EventSource {
 ///
 /// The descriptor is readable while events are pending, for use with `poll`, epoll or an async
 /// runtime. [`Events::poll`] then returns them.
+///
+/// ```
+/// use urxe::prelude::*;
+/// use urxe::{EventSource, EventType};
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// a.drain()?;
+/// let event = context.events().wait()?;
+/// assert_eq!((event.kind, event.source), (EventType::SqDrained, EventSource::QueuePair(a.qpn())));
+/// a.resume()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Events {
     queue: Arc<AsyncEvents>,

@@ -79,6 +79,30 @@ pub enum MoveErrorKind {
 ///
 /// The memory stays registered until the region, every [`LocalSlice`] and [`LocalWord`] of it, and
 /// every work request on it is gone. Only then is it freed (`ibv_dereg_mr`).
+///
+/// ```
+/// use urxe::RemoteAccess;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+/// let region = pd.register(4096, RemoteAccess::READ | RemoteAccess::WRITE)?;
+/// region.write(100, b"hello")?;
+/// assert_eq!(region.to_vec(100..105)?, b"hello");
+/// // For work requests of this program:
+/// let slice = region.slice(100..)?;
+/// assert_eq!((slice.offset(), slice.len()), (100, 3996));
+/// let mut start = [0; 4];
+/// slice.read(1, &mut start)?;
+/// assert_eq!(&start, b"ello");
+/// // For the peer:
+/// let remote = region.remote();
+/// assert_eq!(remote.len, 4096);
+/// // Peers may no longer write.
+/// drop(slice);
+/// region.set_access(RemoteAccess::READ)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryRegion(Arc<OwnedRegion>);
 
@@ -275,6 +299,22 @@ impl LocalSlice {
 /// Eight aligned bytes of a memory region, as an [`AtomicU64`]. It keeps the region registered.
 ///
 /// Operations through it are atomic with respect to the atomics of peers.
+///
+/// ```
+/// use std::sync::atomic::Ordering;
+/// use urxe::RemoteAccess;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+/// let region = pd.register(64, RemoteAccess::ATOMIC)?;
+/// let word = region.word(8)?;
+/// // It dereferences to an `AtomicU64`, and peers count in the same word.
+/// word.fetch_add(5, Ordering::AcqRel);
+/// assert_eq!(word.load(Ordering::Acquire), 5);
+/// assert_eq!(word.as_slice().offset(), 8);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LocalWord {
     word: owned::Word,
@@ -303,6 +343,22 @@ impl Deref for LocalWord {
 /// request.
 ///
 /// With the feature `serde` it implements `Serialize` and `Deserialize`.
+///
+/// ```
+/// use urxe::{RemoteAccess, RemoteRegion};
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+/// let region = pd.register(4096, RemoteAccess::READ | RemoteAccess::ATOMIC)?;
+/// // The program transfers these bytes to the peer as it likes.
+/// let bytes = region.remote().to_bytes();
+/// let remote = RemoteRegion::from_bytes(&bytes);
+/// let page = remote.slice(1024..2048)?;
+/// let word = remote.word(8)?;
+/// assert_eq!((page.len, word), (1024, region.remote().word(8)?));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(
     feature = "serde",

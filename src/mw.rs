@@ -20,6 +20,32 @@ use urxe_proto::work::SendOp;
 ///
 /// The key becomes invalid when the window or the region it is bound to is dropped. The key of a
 /// [`WindowType::Two`] window also becomes invalid when the queue pair is dropped.
+///
+/// ```
+/// use urxe::WindowType;
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// let region = pd.register(4096, RemoteAccess::empty())?;
+/// let window = pd.window(WindowType::One);
+/// let (bind, remote) = window.bind(region.slice(..100)?, RemoteAccess::WRITE);
+/// a.post_send(bind)?;
+/// cq.wait()?.result?;
+/// // The peer writes with the window's key.
+/// b.post_send(SendRequest::write(b"hello", &remote))?;
+/// cq.wait()?.result?;
+/// assert_eq!(region.to_vec(..5)?, b"hello");
+/// a.post_send(window.unbind())?;
+/// cq.wait()?.result?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryWindow {
     driver: Mw,

@@ -11,6 +11,24 @@ use urxe_proto::wire::Feth;
 use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp};
 
 /// A work request was not posted. It has no effect.
+///
+/// ```
+/// use urxe::PostError;
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// let error = a.post_send(SendRequest::send(&[0; 100_000][..])).unwrap_err();
+/// assert!(matches!(error, PostError::TooMuchInline { given: 100_000, .. }));
+/// println!("{error}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -104,18 +122,21 @@ pub enum SendData<'a> {
 }
 
 impl<'a> From<&'a [u8]> for SendData<'a> {
+    #[inline]
     fn from(bytes: &'a [u8]) -> Self {
         SendData::Inline(bytes)
     }
 }
 
 impl<'a, const N: usize> From<&'a [u8; N]> for SendData<'a> {
+    #[inline]
     fn from(bytes: &'a [u8; N]) -> Self {
         SendData::Inline(bytes)
     }
 }
 
 impl From<LocalSlice> for SendData<'_> {
+    #[inline]
     fn from(slice: LocalSlice) -> Self {
         SendData::Slices(slice.into())
     }
@@ -129,31 +150,30 @@ impl From<LocalBuffer> for SendData<'_> {
 }
 
 impl From<Vec<LocalSlice>> for SendData<'_> {
-    #[inline]
     fn from(slices: Vec<LocalSlice>) -> Self {
         SendData::Slices(slices.into())
     }
 }
 
 impl<const N: usize> From<[LocalSlice; N]> for SendData<'_> {
-    #[inline]
     fn from(slices: [LocalSlice; N]) -> Self {
         SendData::Slices(slices.into())
     }
 }
 
 /// Registered memory that incoming data fills: slices in order, or a buffer.
-    #[inline]
 #[derive(Debug, Default)]
 pub struct ScatterList(Memory);
 
 impl From<LocalSlice> for ScatterList {
+    #[inline]
     fn from(slice: LocalSlice) -> Self {
         ScatterList(Memory::Slices(slice.into()))
     }
 }
 
 impl From<LocalBuffer> for ScatterList {
+    #[inline]
     fn from(buffer: LocalBuffer) -> Self {
         ScatterList(Memory::Buffer(buffer))
     }
@@ -166,16 +186,45 @@ impl From<Vec<LocalSlice>> for ScatterList {
 }
 
 impl<const N: usize> From<[LocalSlice; N]> for ScatterList {
-    #[inline]
     fn from(slices: [LocalSlice; N]) -> Self {
         ScatterList(Memory::Slices(slices.into()))
     }
 }
 
 /// A work request for the send queue. (`ibv_send_wr`.)
-    #[inline]
 ///
 /// It makes a completion unless it succeeds and is [unsignaled](SendRequest::unsignaled).
+///
+/// ```
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// let there = pd.register(64, RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::FLUSH)?;
+/// let remote = there.remote();
+/// let here = pd.register(16, RemoteAccess::empty())?;
+/// here.write(0, b"gathered data")?;
+/// a.post_sends([
+///     // Inline data needs no registration.
+///     SendRequest::write(b"inline", &remote.slice(32..)?).unsignaled(),
+///     // A gather list:
+///     SendRequest::write([here.slice(..8)?, here.slice(8..13)?], &remote).unsignaled(),
+///     SendRequest::atomic_write(remote.word(56)?, 1).unsignaled(),
+///     SendRequest::flush(&remote).unsignaled(),
+///     // The fence lets it start after earlier READs and atomics.
+///     SendRequest::read(here.slice(..6)?, &remote.slice(32..)?).fence().id(9),
+/// ])?;
+/// let completion = cq.wait()?;
+/// assert_eq!((completion.wr_id, completion.data()?), (9, b"inline".to_vec()));
+/// assert_eq!(there.to_vec(..13)?, b"gathered data");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct SendRequest<'a> {
@@ -192,6 +241,7 @@ pub struct SendRequest<'a> {
 }
 
 impl<'a> SendRequest<'a> {
+    #[inline]
     fn new(op: SendOp, data: SendData<'a>, remote: Option<u64>) -> Self {
         let (memory, inline) = match data {
             SendData::Slices(slices) => (Memory::Slices(slices), None),
@@ -241,7 +291,6 @@ impl<'a> SendRequest<'a> {
         let (addr, rkey) = (to.addr, to.rkey);
         Self::new(SendOp::Write { addr, rkey }, data.into(), Some(to.len))
     }
-    #[inline]
 
     /// Writes data like [`SendRequest::write`], and completes a receive of the peer with 32 bits of
     /// immediate data. (`IBV_WR_RDMA_WRITE_WITH_IMM`.)
@@ -322,6 +371,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
+    #[inline]
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
@@ -329,6 +379,7 @@ impl<'a> SendRequest<'a> {
 
     /// Starts only when all earlier READs and atomics of the queue have completed.
     /// (`IBV_SEND_FENCE`.)
+    #[inline]
     pub fn fence(mut self) -> Self {
         self.flags |= SendFlags::FENCE;
         self
@@ -337,6 +388,7 @@ impl<'a> SendRequest<'a> {
     /// Makes the peer's completion a solicited one. (`IBV_SEND_SOLICITED`.)
     ///
     /// See [`CompletionQueue::arm_solicited`](crate::CompletionQueue::arm_solicited).
+    #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= SendFlags::SOLICITED;
         self
@@ -345,6 +397,7 @@ impl<'a> SendRequest<'a> {
     /// Makes no completion on success. (Without `IBV_SEND_SIGNALED`.)
     ///
     /// Its place in the queue becomes free with the completion of a later signaled work request.
+    #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags -= SendFlags::SIGNALED;
         self
@@ -365,6 +418,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Checks it against the protection domain and the capacity of a queue pair.
+    #[inline]
     pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
         if self.window_pd.is_some_and(|window| window != pd) {
             return Err(PostError::OtherProtectionDomain);
@@ -375,7 +429,6 @@ impl<'a> SendRequest<'a> {
             false => cap.max_send_sge,
         };
         self.memory.check(pd, max_sge)?;
-    #[inline]
         let given = match self.inline {
             Some(bytes) if bytes.len() > cap.max_inline as usize => {
                 return Err(PostError::TooMuchInline {
@@ -383,7 +436,6 @@ impl<'a> SendRequest<'a> {
                     max: cap.max_inline,
                 });
             }
-    #[inline]
             Some(bytes) => bytes.len() as u64,
             None if self.op.is_local() => 0,
             None => self.memory.len(Extent::Length),
@@ -392,7 +444,6 @@ impl<'a> SendRequest<'a> {
             return Err(PostError::TooLong { given });
         }
         match self.remote {
-    #[inline]
             Some(remote) if given > remote => Err(PostError::RemoteTooShort {
                 local: given,
                 remote,
@@ -401,9 +452,32 @@ impl<'a> SendRequest<'a> {
         }
     }
 }
-    #[inline]
 
 /// A work request for a receive queue: the memory for one incoming message. (`ibv_recv_wr`.)
+///
+/// ```
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// let memory = pd.register(64, RemoteAccess::empty())?;
+/// b.post_receive(ReceiveRequest::into([memory.slice(..4)?, memory.slice(32..)?]).id(1))?;
+/// b.post_receive(ReceiveRequest::into(pd.buffer(64)?).id(2))?;
+/// // For messages without data, and WRITEs with immediate data:
+/// b.post_receive(ReceiveRequest::empty().id(3))?;
+/// for message in ["scattered", "whole", ""] {
+///     a.post_send(SendRequest::send(message.as_bytes()).unsignaled())?;
+///     assert_eq!(cq.wait()?.data()?, message.as_bytes());
+/// }
+/// assert_eq!(memory.to_vec(32..37)?, b"tered");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct ReceiveRequest {
@@ -418,7 +492,6 @@ impl ReceiveRequest {
             wr_id: 0,
             memory: buffers.into().0,
         }
-    #[inline]
     }
 
     /// Receives a message without data, or a WRITE with immediate data.
@@ -427,15 +500,15 @@ impl ReceiveRequest {
     }
 
     /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
+    #[inline]
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
     }
 
     /// Checks it against the protection domain and the maximum slices of a queue.
+    #[inline]
     pub(crate) fn check(&self, pd: u64, max_sge: u32) -> Result<(), PostError> {
         self.memory.check(pd, max_sge)
     }
 }
-    #[inline]
-    #[inline]

@@ -231,6 +231,32 @@ impl RdmaStream {
     /// Dropping the half for writing shuts down that direction; if tasks have used the stream, it
     /// does not wait. The connection is closed after both are dropped, like an
     /// [undivided one](RdmaStream).
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use std::thread;
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    ///
+    /// # fn main() -> urxe::Result<()> {
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = thread::spawn(move || -> std::io::Result<()> {
+    ///     let (mut reader, mut writer) = RdmaStream::connect_blocking(address)?.into_split();
+    ///     let writing = thread::spawn(move || writer.write_all(b"question"));
+    ///     let mut answer = String::new();
+    ///     reader.read_to_string(&mut answer)?;
+    ///     assert_eq!(answer, "answer");
+    ///     writing.join().unwrap()
+    /// });
+    /// let mut server = listener.accept_blocking()?;
+    /// let mut question = String::new();
+    /// server.read_to_string(&mut question)?;
+    /// server.write_all(b"answer")?;
+    /// drop(server);
+    /// client.join().unwrap()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         let other = RdmaStream(Arc::clone(&self.0));
         (ReadHalf(self), WriteHalf(other))

@@ -14,6 +14,30 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::QpType;
 
 /// A builder for a queue pair. (`ibv_qp_init_attr`.)
+///
+/// ```
+/// use urxe::{Mtu, QKey, RemoteAccess};
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let qp = pd
+///     .queue_pair(&cq, &cq)
+///     .max_send_wr(256)
+///     .max_recv_wr(16)
+///     .max_recv_sge(1)
+///     .max_inline(128)
+///     .remote_access(RemoteAccess::READ)
+///     .path_mtu(Mtu::B1024)
+///     .responder_resources(4)
+///     .build()?;
+/// assert_eq!(qp.endpoint().path_mtu, Mtu::B1024);
+/// let unreliable = pd.queue_pair(&cq, &cq).build_unreliable()?;
+/// let datagrams = pd.queue_pair(&cq, &cq).build_datagram(QKey(7))?;
+/// assert!(datagrams.max_inline() > 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is made until it is built"]
 pub struct QueuePairBuilder<'a> {

@@ -66,6 +66,23 @@ const REQUESTER: AttrMask = UNRELIABLE_REQUESTER
 /// A queue pair that is not connected yet. (An `ibv_qp` in INIT.)
 ///
 /// Receives may be posted already, so that they are in place when the peer starts to send.
+///
+/// ```
+/// use urxe::prelude::*;
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// b.post_receive(ReceiveRequest::into(pd.buffer(64)?))?;
+/// // Usually the peer is another program, which gets the endpoint from this one.
+/// let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// assert_eq!((a.qpn(), b.qpn()), (endpoint_a.qpn, endpoint_b.qpn));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct PreparedQueuePair {
     pub(super) core: Core,
@@ -96,6 +113,12 @@ impl PreparedQueuePair {
         self.core.qp.service()
     }
 
+    /// Injects faults into the packets that it sends once it is connected.
+    #[cfg(feature = "testing")]
+    pub(crate) fn inject_faults(&self, faults: driver::qp::FaultSpec) {
+        self.core.qp.inject_faults(faults);
+    }
+
     /// The device that the queue pair belongs to.
     pub(crate) fn device(&self) -> Device {
         self.core.pd.context().device()
@@ -113,12 +136,6 @@ impl PreparedQueuePair {
 
     /// The largest path MTU to use.
     pub(crate) fn path_mtu(&self) -> Mtu {
-    /// Injects faults into the packets that it sends once it is connected.
-    #[cfg(feature = "testing")]
-    pub(crate) fn inject_faults(&self, faults: driver::qp::FaultSpec) {
-        self.core.qp.inject_faults(faults);
-    }
-
         self.endpoint.path_mtu
     }
 
@@ -190,6 +207,39 @@ impl PreparedQueuePair {
 ///
 /// Dropping it destroys it, and discards its completions that have not been polled.
 /// (`ibv_destroy_qp`.)
+///
+/// ```
+/// use urxe::prelude::*;
+/// use urxe::{QpState, WcStatus};
+///
+/// # fn main() -> urxe::Result<()> {
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
+/// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+/// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+/// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+/// let memory = pd.register(16, RemoteAccess::WRITE)?;
+/// let (left, right) = (memory.remote().slice(..8)?, memory.remote().slice(8..)?);
+/// a.post_sends([
+///     SendRequest::write(b"one", &left).unsignaled(),
+///     SendRequest::write(b"two", &right).id(2),
+/// ])?;
+/// // The second completes after the first.
+/// assert_eq!(cq.wait()?.wr_id, 2);
+/// assert_eq!((memory.to_vec(..3)?, memory.to_vec(8..11)?), (b"one".into(), b"two".into()));
+/// println!("{:?}", a.counters());
+///
+/// // Outstanding work requests complete with an error.
+/// b.post_receive(ReceiveRequest::empty())?;
+/// b.fail()?;
+/// assert_eq!(cq.wait()?.result.unwrap_err().status, WcStatus::WrFlushErr);
+/// assert_eq!(b.state(), QpState::Err);
+/// let b = b.reset()?;
+/// assert_eq!(b.qpn(), endpoint_b.qpn);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct QueuePair {
     pub(super) core: Core,
