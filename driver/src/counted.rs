@@ -1,6 +1,6 @@
 //! A queue with a counter of its entries outside the lock, on which readers wait.
 
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::VecDeque;
 
 /// A counter of queued entries, on which readers wait.
@@ -23,55 +23,29 @@ pub(crate) struct Counted<T, C> {
     /// the entry first.
     count: C,
     queue: Mutex<Queue<T>>,
+    /// A copy of the number of entries, so that an empty queue is found empty without the lock.
+    /// Changes only while the queue is locked.
+    len: AtomicUsize,
+    /// Threads that are about to take an entry. Decreases only while the queue is locked.
+    takers: AtomicUsize,
 }
 
 /// Invariants: the counter is the number of entries less `uncounted`, which is at most the number
-/// of entries and at most `takers`.
+/// of entries and at most [`Counted::takers`].
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,
     /// Entries that the counter does not include.
     uncounted: usize,
-    /// Threads that are about to take an entry.
-    takers: usize,
 }
 
 impl<T> Queue<T> {
-    fn push(&mut self, new: T, count: &impl Count) {
-        self.entries.push_back(new);
-        if self.uncounted < self.takers {
-            self.uncounted += 1;
-        } else {
-            count.up();
-        }
-    }
-
     /// Subtracts a removed entry from the counter.
     fn removed(&mut self, count: &impl Count) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
         } else {
             count.down();
-        }
-    }
-
-    /// See [`Counted::take`].
-    fn take<R>(&mut self, count: &impl Count, mut take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        while let Some(oldest) = self.entries.pop_front() {
-            self.removed(count);
-            if let Some(taken) = take(oldest) {
-                return Some(taken);
-            }
-        }
-        None
-    }
-
-    /// Ends an announcement: counts the entries that no other taker is about to take.
-    fn end_announcement(&mut self, count: &impl Count) {
-        self.takers -= 1;
-        while self.uncounted > self.takers {
-            self.uncounted -= 1;
-            count.up();
         }
     }
 }
@@ -84,8 +58,9 @@ impl<T, C: Count> Counted<T, C> {
             queue: Mutex::new(Queue {
                 entries: VecDeque::new(),
                 uncounted: 0,
-                takers: 0,
             }),
+            len: AtomicUsize::new(0),
+            takers: AtomicUsize::new(0),
         }
     }
 
@@ -94,19 +69,51 @@ impl<T, C: Count> Counted<T, C> {
     }
 
     pub(crate) fn push(&self, new: T) {
-        lock(&self.queue).push(new, &self.count);
+        let mut queue = lock(&self.queue);
+        queue.entries.push_back(new);
+        self.note_len(&queue);
+        // A thread that announces itself after this load takes an entry that is counted.
+        if queue.uncounted < self.takers.load(Ordering::Relaxed) {
+            queue.uncounted += 1;
+        } else {
+            self.count.up();
+        }
     }
 
     /// Takes the oldest entry and passes it to `take` while the queue is locked. If `take` returns
     /// `None`, continues with the next one.
+    #[inline]
     pub(crate) fn take<R>(&self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        lock(&self.queue).take(&self.count, take)
+        // An entry that is added after this load is counted, so a reader does not miss it.
+        match self.len.load(Ordering::Acquire) {
+            0 => None,
+            _ => self.take_locked(&mut lock(&self.queue), take),
+        }
+    }
+
+    fn take_locked<R>(
+        &self,
+        queue: &mut Queue<T>,
+        mut take: impl FnMut(T) -> Option<R>,
+    ) -> Option<R> {
+        while let Some(oldest) = queue.entries.pop_front() {
+            self.note_len(queue);
+            queue.removed(&self.count);
+            if let Some(taken) = take(oldest) {
+                return Some(taken);
+            }
+        }
+        None
+    }
+
+    fn note_len(&self, queue: &Queue<T>) {
+        self.len.store(queue.entries.len(), Ordering::Release);
     }
 
     /// Announces that the thread is about to take an entry, if there is one then. It must not sleep
     /// before.
     pub(crate) fn announce(&self) -> Announced<'_, T, C> {
-        lock(&self.queue).takers += 1;
+        self.takers.fetch_add(1, Ordering::Relaxed);
         Announced { queue: Some(self) }
     }
 
@@ -122,6 +129,7 @@ impl<T, C: Count> Counted<T, C> {
                 queue.entries.push_back(one);
             }
         }
+        self.note_len(&queue);
         taken
     }
 }
@@ -136,32 +144,43 @@ pub(crate) struct Announced<'a, T, C: Count> {
 impl<T, C: Count> Announced<'_, T, C> {
     /// See [`Counted::take`].
     pub(crate) fn take<R>(mut self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        let Counted { count, queue } = self.queue.take()?;
-        let mut ending = Ending {
-            queue: lock(queue),
-            count,
-        };
-        ending.queue.take(count, take)
+        let counted = self.queue.take()?;
+        let mut ending = Ending::of(counted);
+        counted.take_locked(&mut ending.queue, take)
     }
 }
 
 /// Ends an announcement when it is dropped, with the queue locked, also if a panic drops it.
 struct Ending<'a, T, C: Count> {
     queue: MutexGuard<'a, Queue<T>>,
-    count: &'a C,
+    counted: &'a Counted<T, C>,
+}
+
+impl<'a, T, C: Count> Ending<'a, T, C> {
+    fn of(counted: &'a Counted<T, C>) -> Self {
+        Ending {
+            queue: lock(&counted.queue),
+            counted,
+        }
+    }
 }
 
 impl<T, C: Count> Drop for Ending<'_, T, C> {
+    /// Counts the entries that no other taker is about to take.
+    #[inline]
     fn drop(&mut self) {
-        self.queue.end_announcement(self.count);
+        let takers = self.counted.takers.fetch_sub(1, Ordering::Relaxed) - 1;
+        while self.queue.uncounted > takers {
+            self.queue.uncounted -= 1;
+            self.counted.count.up();
+        }
     }
 }
 
 impl<T, C: Count> Drop for Announced<'_, T, C> {
     fn drop(&mut self) {
-        if let Some(Counted { count, queue }) = self.queue {
-            let queue = lock(queue);
-            drop(Ending { queue, count });
+        if let Some(counted) = self.queue {
+            drop(Ending::of(counted));
         }
     }
 }
