@@ -159,8 +159,10 @@ impl Posting<'_> {
     }
 
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        // If there is no room, `post_send` returns the error.
-        self.has_room(1);
+        if !self.inner.coalescing.is_empty() {
+            // If there is no room, `post_send` returns the error.
+            self.has_room(1);
+        }
         let mut host = self.qp.host(self.held.table());
         self.inner.transport.post_send(wr, self.now, &mut host)?;
         self.sends = self.sends.saturating_add(1);
@@ -238,7 +240,7 @@ impl Drop for Posting<'_> {
         if !is_deferred {
             self.qp
                 .transmit(&mut self.inner, self.now, self.held.table());
-            self.inner.coalescing.posted(now());
+            self.inner.coalescing.posted(now);
         }
         let effects = self.inner.take_effects();
         self.engine.apply(self.qp, effects);
