@@ -236,6 +236,7 @@ impl Cq {
         self.push_event();
     }
 
+    #[inline]
     fn push_event(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));

@@ -342,6 +342,7 @@ impl Qp {
     }
 
     /// Publishes the state machine's state: in-flight bytes, timer and state copy.
+    #[inline(always)]
     pub(crate) fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
         if let Some(share) = &mut inner.share {
             share.count(&inner.transport);
