@@ -22,7 +22,9 @@ impl Engine {
         });
         if taken.is_some() {
             self.polling.returned();
-            self.await_write();
+            if self.polling.polls_memory() {
+                self.await_write();
+            }
         }
         taken
     }
