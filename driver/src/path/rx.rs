@@ -11,7 +11,7 @@ use crate::queues::table::QpMap;
 use crate::scheduling::limits::ANSWER_INTERVAL;
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 use urxe_net::thread::CancellationDisabled;
 use urxe_net::{Datagram, RecvBatch, SendBatch};
 use urxe_proto::ids::Qpn;
@@ -275,9 +275,5 @@ impl<'a> Delivery<'a> {
 
 /// Locks a receiver, unless another thread receives with it.
 fn try_lock(receiver: &Mutex<Receiver>) -> Option<Ordered<MutexGuard<'_, Receiver>>> {
-    Ordered::try_take(Rank::Receiver, || match receiver.try_lock() {
-        Ok(receiver) => Some(receiver),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    })
+    Ordered::try_take(Rank::Receiver, || receiver.try_lock())
 }

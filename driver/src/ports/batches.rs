@@ -1,9 +1,8 @@
 //! Send batches that are kept for reuse.
 
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use crossbeam_utils::atomic::AtomicCell;
 use std::fmt;
-use std::sync::Mutex;
 use urxe_net::SendBatch;
 
 /// The number of batches that are kept besides [`BatchPool::last`]: as many as other threads use at
