@@ -173,9 +173,9 @@ impl Responder {
         if self.nak_state == NakState::ReceiverNotReady {
             return;
         }
-        let (expected, now) = (self.expected, cx.now);
+        let expected = self.expected;
         self.out_of_order
-            .insert(packet, source_port, expected, now, recovery);
+            .insert(cx, packet, source_port, expected, recovery);
         if self.nak_state == NakState::None {
             self.report_gap();
         }
