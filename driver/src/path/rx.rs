@@ -136,14 +136,14 @@ impl Engine {
             qps: &qps,
             regions: held.table(),
             current: None,
-            touched: &mut receiver.touched,
+            to_answer: &mut receiver.to_answer,
             answers: &mut receiver.answers,
             unanswered: 0,
         };
         deliver(&mut receiver.batch, &mut |datagram| {
             delivery.handle(datagram);
         });
-        if delivery.current.is_some() || !delivery.touched.is_empty() {
+        if delivery.current.is_some() || !delivery.to_answer.is_empty() {
             delivery.answer();
         }
         now
@@ -161,7 +161,7 @@ struct Delivery<'a> {
     /// The queue pair of the last packet. It stays locked.
     current: Option<Incoming<'a>>,
     /// The other queue pairs that have received packets and not sent since.
-    touched: &'a mut Vec<Qpn>,
+    to_answer: &'a mut Vec<Qpn>,
     /// The batch for what the queue pairs send.
     answers: &'a mut Option<Box<SendBatch>>,
     /// The bytes that arrived since the queue pairs could send.
@@ -193,7 +193,7 @@ impl<'a> Delivery<'a> {
     fn handle_special(&mut self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let receivers = match packet.header.bth.dest_qp {
             Qpn::GSI => {
-                self.leave();
+                self.defer_answer();
                 if let Some(network) = self.engine.network.get() {
                     network.gsi.enqueue(datagram, packet);
                 }
@@ -219,12 +219,12 @@ impl<'a> Delivery<'a> {
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
             psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
         if (self.current.as_ref()).is_some_and(|current| !current.is_for(qp)) {
-            self.leave();
+            self.defer_answer();
         }
         let incoming = self.current.get_or_insert_with(|| Incoming::of(qp));
         let wrote = incoming.handle(self.now, datagram, packet, self.regions);
         if wrote {
-            self.engine.polling.wrote();
+            self.engine.polling.record_write();
         }
     }
 
@@ -237,21 +237,21 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// Releases the queue pair that is locked, and adds it to `touched`.
+    /// Releases the queue pair that is locked, and adds it to `to_answer`.
     #[cold]
-    fn leave(&mut self) {
+    fn defer_answer(&mut self) {
         if let Some(incoming) = self.current.take() {
-            incoming.leave(self.touched);
+            incoming.defer_answer(self.to_answer);
         }
     }
 
     /// Lets each queue pair that received packets send once: the one that is locked, and then those
-    /// in `touched`.
+    /// in `to_answer`.
     fn answer(&mut self) {
         let Engine { waker, polling, .. } = self.engine;
         let may_delay = self.caller == Caller::Poll && waker.handoff().leaves_packets_to_polls();
         let empty_polls = may_delay.then(|| polling.empty_polls());
-        let mut others = self.touched.iter();
+        let mut others = self.to_answer.iter();
         let mut next = self.current.take();
         loop {
             if let Some(incoming) = next.take() {
@@ -267,9 +267,9 @@ impl<'a> Delivery<'a> {
             }
             let Some(qpn) = others.next() else { break };
             // The table has been locked since the queue pair received.
-            next = (self.qps.get(*qpn).map(Incoming::of)).filter(Incoming::is_touched);
+            next = (self.qps.get(*qpn).map(Incoming::of)).filter(Incoming::is_answer_pending);
         }
-        self.touched.clear();
+        self.to_answer.clear();
     }
 }
 

@@ -155,7 +155,7 @@ impl Qp {
                 self.transmit_batches(inner, now, regions, batch);
             }
         }
-        self.settle(inner, regions);
+        self.publish(inner, regions);
     }
 
     /// Sends batches until there is no more to send, or the budget is spent.

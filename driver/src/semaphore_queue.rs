@@ -1,10 +1,10 @@
-//! A queue with a counter of its entries outside the lock, on which readers wait.
+//! A queue with a semaphore that counts its entries, on which readers wait without the lock.
 
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::VecDeque;
 
-/// A counter of queued entries, on which readers wait.
-pub(crate) trait Count {
+/// A semaphore that counts queued entries, on which readers wait.
+pub(crate) trait Semaphore {
     /// Adds one.
     fn up(&self);
 
@@ -12,16 +12,16 @@ pub(crate) trait Count {
     fn down(&self);
 }
 
-/// A queue of entries, oldest first, with a counter.
+/// A queue of entries, oldest first, with a semaphore.
 ///
-/// The counter is a descriptor, so each change of it is a system call. A thread that is about to
-/// take an entry announces that ([`Counted::announce`]). An entry that is added meanwhile need not
-/// be counted, since no other reader has to wake for it.
+/// The semaphore is a descriptor, so each change of it is a system call. A thread that is about to
+/// take an entry announces that ([`SemaphoreQueue::announce`]). An entry that is added before it is
+/// taken need not be counted, since no other reader has to wake for it.
 #[derive(Debug)]
-pub(crate) struct Counted<T, C> {
+pub(crate) struct SemaphoreQueue<T, S> {
     /// Changes only while the queue is locked. So a reader never blocks because another one took
     /// the entry first.
-    count: C,
+    semaphore: S,
     queue: Mutex<Queue<T>>,
     /// A copy of the number of entries, so that an empty queue is found empty without the lock.
     /// Changes only while the queue is locked.
@@ -30,31 +30,31 @@ pub(crate) struct Counted<T, C> {
     takers: AtomicUsize,
 }
 
-/// Invariants: the counter is the number of entries less `uncounted`, which is at most the number
-/// of entries and at most [`Counted::takers`].
+/// Invariants: the semaphore's value is the number of entries less `uncounted`, which is at most the number
+/// of entries and at most [`SemaphoreQueue::takers`].
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,
-    /// Entries that the counter does not include.
+    /// Entries that the semaphore does not include.
     uncounted: usize,
 }
 
 impl<T> Queue<T> {
-    /// Subtracts a removed entry from the counter.
-    fn removed(&mut self, count: &impl Count) {
+    /// Subtracts a removed entry from the semaphore.
+    fn removed(&mut self, semaphore: &impl Semaphore) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
         } else {
-            count.down();
+            semaphore.down();
         }
     }
 }
 
-impl<T, C: Count> Counted<T, C> {
-    /// Creates an empty queue; `count` must be 0.
-    pub(crate) fn with(count: C) -> Self {
-        Counted {
-            count,
+impl<T, S: Semaphore> SemaphoreQueue<T, S> {
+    /// Creates an empty queue. The value of `semaphore` must be 0.
+    pub(crate) fn with(semaphore: S) -> Self {
+        SemaphoreQueue {
+            semaphore,
             queue: Mutex::new(Queue {
                 entries: VecDeque::new(),
                 uncounted: 0,
@@ -64,8 +64,8 @@ impl<T, C: Count> Counted<T, C> {
         }
     }
 
-    pub(crate) fn count(&self) -> &C {
-        &self.count
+    pub(crate) fn semaphore(&self) -> &S {
+        &self.semaphore
     }
 
     pub(crate) fn push(&self, new: T) {
@@ -76,7 +76,7 @@ impl<T, C: Count> Counted<T, C> {
         if queue.uncounted < self.takers.load(Ordering::Relaxed) {
             queue.uncounted += 1;
         } else {
-            self.count.up();
+            self.semaphore.up();
         }
     }
 
@@ -84,7 +84,8 @@ impl<T, C: Count> Counted<T, C> {
     /// `None`, continues with the next one.
     #[inline]
     pub(crate) fn take<R>(&self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        // An entry that is added after this load is counted, so a reader does not miss it.
+        // A reader that finds none waits on the semaphore, which counts entries that are added after
+        // this load, except for those of takers.
         match self.len.load(Ordering::Acquire) {
             0 => None,
             _ => self.take_locked(&mut lock(&self.queue), take),
@@ -98,7 +99,7 @@ impl<T, C: Count> Counted<T, C> {
     ) -> Option<R> {
         while let Some(oldest) = queue.entries.pop_front() {
             self.note_len(queue);
-            queue.removed(&self.count);
+            queue.removed(&self.semaphore);
             if let Some(taken) = take(oldest) {
                 return Some(taken);
             }
@@ -112,18 +113,18 @@ impl<T, C: Count> Counted<T, C> {
 
     /// Announces that the thread is about to take an entry, if there is one then. It must not sleep
     /// before.
-    pub(crate) fn announce(&self) -> Announced<'_, T, C> {
+    pub(crate) fn announce(&self) -> Announced<'_, T, S> {
         self.takers.fetch_add(1, Ordering::Relaxed);
         Announced { queue: Some(self) }
     }
 
     /// Removes and returns the entries for which `gone` returns true, in their order.
-    pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn extract_if(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
         let mut taken = Vec::new();
         for one in std::mem::take(&mut queue.entries) {
             if gone(&one) {
-                queue.removed(&self.count);
+                queue.removed(&self.semaphore);
                 taken.push(one);
             } else {
                 queue.entries.push_back(one);
@@ -136,51 +137,51 @@ impl<T, C: Count> Counted<T, C> {
 
 /// A thread that is about to take an entry. Dropping it withdraws that.
 #[derive(Debug)]
-pub(crate) struct Announced<'a, T, C: Count> {
+pub(crate) struct Announced<'a, T, S: Semaphore> {
     /// `None` once the announcement has ended.
-    queue: Option<&'a Counted<T, C>>,
+    queue: Option<&'a SemaphoreQueue<T, S>>,
 }
 
-impl<T, C: Count> Announced<'_, T, C> {
-    /// See [`Counted::take`].
+impl<T, S: Semaphore> Announced<'_, T, S> {
+    /// See [`SemaphoreQueue::take`].
     pub(crate) fn take<R>(mut self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        let counted = self.queue.take()?;
-        let mut ending = Ending::of(counted);
-        counted.take_locked(&mut ending.queue, take)
+        let queue = self.queue.take()?;
+        let mut ending = Ending::new(queue);
+        queue.take_locked(&mut ending.queue, take)
     }
 }
 
 /// Ends an announcement when it is dropped, with the queue locked, also if a panic drops it.
-struct Ending<'a, T, C: Count> {
+struct Ending<'a, T, S: Semaphore> {
     queue: MutexGuard<'a, Queue<T>>,
-    counted: &'a Counted<T, C>,
+    of: &'a SemaphoreQueue<T, S>,
 }
 
-impl<'a, T, C: Count> Ending<'a, T, C> {
-    fn of(counted: &'a Counted<T, C>) -> Self {
+impl<'a, T, S: Semaphore> Ending<'a, T, S> {
+    fn new(of: &'a SemaphoreQueue<T, S>) -> Self {
         Ending {
-            queue: lock(&counted.queue),
-            counted,
+            queue: lock(&of.queue),
+            of,
         }
     }
 }
 
-impl<T, C: Count> Drop for Ending<'_, T, C> {
+impl<T, S: Semaphore> Drop for Ending<'_, T, S> {
     /// Counts the entries that no other taker is about to take.
     #[inline]
     fn drop(&mut self) {
-        let takers = self.counted.takers.fetch_sub(1, Ordering::Relaxed) - 1;
+        let takers = self.of.takers.fetch_sub(1, Ordering::Relaxed) - 1;
         while self.queue.uncounted > takers {
             self.queue.uncounted -= 1;
-            self.counted.count.up();
+            self.of.semaphore.up();
         }
     }
 }
 
-impl<T, C: Count> Drop for Announced<'_, T, C> {
+impl<T, S: Semaphore> Drop for Announced<'_, T, S> {
     fn drop(&mut self) {
-        if let Some(counted) = self.queue {
-            drop(Ending::of(counted));
+        if let Some(queue) = self.queue {
+            drop(Ending::new(queue));
         }
     }
 }
