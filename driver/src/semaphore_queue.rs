@@ -71,6 +71,7 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
     pub(crate) fn push(&self, new: T) {
         let mut queue = lock(&self.queue);
         queue.entries.push_back(new);
+        // Before the semaphore, for the same reason as in `take_locked`.
         self.note_len(&queue);
         // A thread that announces itself after this load takes an entry that is counted.
         if queue.uncounted < self.takers.load(Ordering::Relaxed) {
@@ -98,8 +99,10 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
         mut take: impl FnMut(T) -> Option<R>,
     ) -> Option<R> {
         while let Some(oldest) = queue.entries.pop_front() {
-            self.note_len(queue);
             queue.removed(&self.semaphore);
+            // After the semaphore: a reader that still finds it positive would otherwise find the
+            // queue empty, and poll until this thread goes on.
+            self.note_len(queue);
             if let Some(taken) = take(oldest) {
                 return Some(taken);
             }
