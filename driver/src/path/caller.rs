@@ -1,7 +1,6 @@
 //! The calls of programs: their threads do the work of the network.
 
 use super::engine::{Engine, Network};
-use super::rx::Caller;
 use crate::scheduling::polling::{Awaited, Call};
 use std::os::fd::BorrowedFd;
 use urxe_net::thread;
@@ -23,7 +22,9 @@ impl Engine {
         });
         if taken.is_some() {
             self.polling.returned();
-            self.await_write();
+            if self.polling.polls_memory() {
+                self.await_write();
+            }
         }
         taken
     }
@@ -37,12 +38,12 @@ impl Engine {
 
     /// Receives and runs timers in a poll that found no completion. True when there was any work.
     ///
-    /// The thread may be cancelled meanwhile. [`Engine::drive_for`] disables that when it finds
+    /// The thread may be cancelled meanwhile. [`Engine::drive_in_poll`] disables that when it finds
     /// work; the system calls before are not cancellation points.
     fn poll(&self) -> bool {
         self.send_delayed_acks();
         self.polling.empty_poll(|now, yields| {
-            let worked = self.drive_for(Caller::Poll, now);
+            let worked = self.drive_in_poll(now);
             if !worked && yields {
                 rustix::thread::sched_yield();
             }

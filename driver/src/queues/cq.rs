@@ -9,10 +9,10 @@ use crate::counters::ResourceCount;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::scheduling::moderation::Moderation;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use entries::{Added, Entries, Request};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use urxe_net::{now, wall};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -236,6 +236,7 @@ impl Cq {
         self.push_event();
     }
 
+    #[inline]
     fn push_event(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));

@@ -63,6 +63,7 @@ impl Polling {
     }
 
     /// Returns the number of posts and polls so far.
+    #[inline]
     pub(crate) fn calls(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -107,6 +108,7 @@ impl Polling {
     }
 
     /// Returns whether the program counts as one that polls memory.
+    #[inline]
     pub(crate) fn polls_memory(&self) -> bool {
         self.detector.misses.load(Ordering::Relaxed) > 0
     }
@@ -155,6 +157,7 @@ impl Polling {
     }
 
     /// Records that the poll which began last returns a completion.
+    #[inline]
     pub(crate) fn returned(&self) {
         self.returned.store(self.calls(), Ordering::Relaxed);
     }
@@ -164,6 +167,7 @@ impl Polling {
     /// The program then drains its queue, and handles what it got when the queue is empty: it posts
     /// the next receives, for one. If such a poll received packets, the queue of a fast peer would
     /// never be empty.
+    #[inline]
     pub(crate) fn drains(&self) -> bool {
         self.calls()
             .wrapping_sub(self.returned.load(Ordering::Relaxed))
@@ -275,6 +279,7 @@ impl AwaitedWrite<'_> {
 
 /// Adds without an atomic read-modify-write. Of two concurrent additions one may be lost. The sums
 /// only decide whether the program polls all the time, and an empty poll should cost little.
+#[inline]
 fn add(sum: &AtomicU64, more: u64) {
     sum.store(
         sum.load(Ordering::Relaxed).wrapping_add(more),
@@ -293,6 +298,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Drop for Call<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
         if self.yields {

@@ -2,9 +2,9 @@
 //! [`crate::scheduling::moderation`]), and those that overran.
 
 use crate::ports::Waker;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use urxe_proto::time::Time;
 
 /// The completion queues of an engine that need its progress thread.
