@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments) -> io::Result<()> {
 /// Starts the service in the background and waits until it is ready.
 fn detach(program: u32, root: Option<&Path>) -> io::Result<()> {
     // An inherited pipe would stay open as long as the service runs.
-    isolation::keep_descriptors();
+    isolation::close_descriptors_on_exec();
     let mut service = command(program, root)
         .arg("--detached")
         .current_dir("/")

@@ -42,7 +42,7 @@ const DEFAULT_TIMEOUT_MS: u64 = 2000;
                   again many times. In the private data of its REP it may grant memory: `urxe`, \
                   address (8 bytes), rkey, length, and size of each receive (4 bytes each), in \
                   network byte order. Alternatively, name a queue pair that is already connected. \
-                  Exit status: 1 if a response departs from the specification, 2 on errors."
+                  Exit status: 1 if a response violates the specification, 2 on errors."
 )]
 pub struct Arguments {
     /// Address of the peer
@@ -145,7 +145,7 @@ pub fn fuzz(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Returns the number of departures from the specification.
+/// Returns the number of violations of the specification.
 fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let link = Link::open(arguments.peer, arguments.from)?;
     let source = match arguments.given.connection() {
@@ -166,7 +166,7 @@ fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let result = cases(&mut run, arguments, first);
     println!("seed {seed}: {}", run.report);
     result?;
-    Ok(run.report.departures())
+    Ok(run.report.violations())
 }
 
 fn cases(run: &mut Run<'_>, arguments: &Arguments, first: u64) -> Result<(), ConnectError> {

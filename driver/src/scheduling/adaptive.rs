@@ -1,8 +1,8 @@
 //! Adaptive polling: how the progress thread sleeps, by the calls that the program makes.
 //!
 //! While the program polls, the thread *relies* on it to receive packets: it sleeps for a bounded
-//! time ([`Mode::YieldingToPolls`]), and then *checks* whether packets wait although the program
-//! made no call. Otherwise it *watches* the sockets itself ([`Mode::Watching`]).
+//! time ([`Mode::PollersReceive`]), and then *checks* whether packets wait although the program
+//! made no call. Otherwise it receives itself ([`Mode::Receiving`]).
 
 use super::handoff::{Handoff, Mode};
 use super::limits::{
@@ -47,7 +47,8 @@ pub(crate) struct AdaptivePolling {
     spent: Duration,
     /// The time at which `polls` and `spent` were read.
     polls_at: Time,
-    /// The number of awaited writes that the program's polls have received, see [`Polling::hits`].
+    /// The number of awaited writes that the program's polls have received, see
+    /// [`Polling::detector_hits`].
     hits: u64,
     returns: u64,
     /// The time until which the thread watches the sockets, however often the program polls.
@@ -115,7 +116,7 @@ impl AdaptivePolling {
         if polled >= BUSY_POLLS || is_over {
             (self.polls, self.spent, self.polls_at) = (polls, spent, now);
         }
-        let hits = polling.hits();
+        let hits = polling.detector_hits();
         if std::mem::replace(&mut self.hits, hits) != hits {
             self.receives_until = now;
         }
@@ -133,12 +134,12 @@ impl AdaptivePolling {
         now: Time,
         times: impl FnOnce() -> CpuTimes,
     ) -> Interval {
-        if mode != Mode::YieldingToPolls {
+        if mode != Mode::PollersReceive {
             self.own_time = None;
             self.check_back_off = 0;
             return Interval {
                 limit: CHECK_INTERVAL,
-                busy_polls: mode == Mode::Watching && self.busy_polls(now),
+                busy_polls: mode == Mode::Receiving && self.busy_polls(now),
                 relied_on: None,
             };
         }
@@ -177,7 +178,7 @@ impl AdaptivePolling {
     ) {
         if interval.program_computed(polling, now, spent) {
             self.receives_until = now + RECEIVE_PERIOD;
-            polling.found_memory_polls();
+            polling.record_memory_polling();
         } else {
             // The program may have begun to poll memory during the last interval: check again soon.
             self.check_back_off = 0;
@@ -226,7 +227,7 @@ impl AdaptivePolling {
 impl Interval {
     /// Returns whether the thread relied on the program, and no thread of it is in a post or poll.
     pub(crate) fn program_is_outside_calls(&self, polling: &Polling) -> bool {
-        self.relied_on.is_some() && !polling.is_called()
+        self.relied_on.is_some() && !polling.is_in_call()
     }
 
     /// Returns whether the thread relied on the program, and the program used a processor without a
@@ -241,7 +242,7 @@ impl Interval {
         let Some(start) = &self.relied_on else {
             return false;
         };
-        let is_silent = polling.calls() == start.calls && !polling.is_called();
+        let is_silent = polling.calls() == start.calls && !polling.is_in_call();
         let elapsed = now.since(start.at);
         is_silent && elapsed >= CHECK_INTERVAL && spent().saturating_sub(start.spent) >= elapsed / 2
     }
