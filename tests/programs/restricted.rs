@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, require};
 use crate::common::run::{Finished, Running, run};
+use crate::common::runner::Runner;
 use crate::connection_manager::RPING;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,9 +36,9 @@ fn restrict() -> &'static str {
     })
 }
 
-/// Returns a place in which the calls of these profiles fail.
-fn restricted(place: &Place, profiles: &[&str]) -> Place {
-    place.through([&[restrict()], profiles, &["--"]].concat())
+/// Returns a runner for which the calls of these profiles fail.
+fn restricted(runner: &Runner, profiles: &[&str]) -> Runner {
+    runner.through([&[restrict()], profiles, &["--"]].concat())
 }
 
 fn has_needs() -> bool {
@@ -46,8 +46,8 @@ fn has_needs() -> bool {
 }
 
 /// Transfers by all operations, and checks that each byte arrives.
-fn demo(place: &Place) -> Finished {
-    let mut command = place.urxe();
+fn demo(runner: &Runner) -> Finished {
+    let mut command = runner.urxe();
     command
         .args(["demo", "--transfer", "1MiB", "--atomics", "100"])
         .args(["--round-trips", "100", "--skip-pingpong"]);
@@ -57,11 +57,11 @@ fn demo(place: &Place) -> Finished {
 }
 
 /// Returns what a program under `urxe run` finds in sysfs.
-fn view(place: &Place) -> Finished {
+fn view(runner: &Runner) -> Finished {
     run(
         "ls",
         {
-            let mut command = place.verbs("ls");
+            let mut command = runner.verbs("ls");
             command.arg("/sys/class/infiniband");
             command
         },
@@ -75,9 +75,9 @@ fn older_kernels_suffice() {
         return;
     }
     let _turn = exclusive();
-    let place = Place::alone();
+    let runner = Runner::alone();
     for oldest in 0..KERNELS.len() {
-        demo(&restricted(&place, &KERNELS[oldest..]));
+        demo(&restricted(&runner, &KERNELS[oldest..]));
     }
 }
 
@@ -87,19 +87,19 @@ fn older_kernel_joins_ipv6_groups() {
         return;
     }
     let _turn = exclusive();
-    let cable = VethPair::new(&Place::here(), 1500);
-    let mckey = |place: &Place, address: &str, more: &[&str]| {
-        let mut command = restricted(place, &KERNELS).verbs("mckey");
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let mckey = |runner: &Runner, address: &str, more: &[&str]| {
+        let mut command = restricted(runner, &KERNELS).verbs("mckey");
         command.args(["-m", "ff05::77", "-b", address, "-C", "5"]);
         command.args(more);
         command
     };
-    let receiver = mckey(cable.a.place(), VethPair::A6, &[]);
+    let receiver = mckey(cable.a.runner(), VethPair::A6, &[]);
     let mut receiver = Running::start("mckey", receiver);
     // mckey reports its membership only at its end. Datagrams sent before are lost.
     let deadline = Instant::now() + LIMIT;
     while receiver.is_running() && Instant::now() < deadline {
-        let sender = mckey(cable.b.place(), VethPair::B6, &["-s"]);
+        let sender = mckey(cable.b.runner(), VethPair::B6, &["-s"]);
         run("mckey -s", sender, LIMIT).success();
     }
     receiver.finish(LIMIT).success();
@@ -111,10 +111,10 @@ fn policy_of_docker_suffices() {
         return;
     }
     let _turn = exclusive();
-    let place = Place::alone();
+    let runner = Runner::alone();
     // Before Linux 5.3 the counter service of the view has no pidfd.
     for profiles in [&["docker"][..], &["docker", "4.18"]] {
-        let container = restricted(&place, profiles);
+        let container = restricted(&runner, profiles);
         demo(&container);
         let finished = view(&container).success();
         assert_eq!(finished.stdout, "urxe_lo\n", "{profiles:?}: {finished}");
@@ -128,9 +128,9 @@ fn neither_ipv6_nor_netlink_is_necessary() {
         return;
     }
     let _turn = exclusive();
-    let place = Place::alone();
-    demo(&restricted(&place, &["no-ipv6"]));
-    demo(&restricted(&place, &["no-netlink"]));
+    let runner = Runner::alone();
+    demo(&restricted(&runner, &["no-ipv6"]));
+    demo(&restricted(&runner, &["no-netlink"]));
 }
 
 #[test]
@@ -138,11 +138,11 @@ fn absence_of_unix_sockets_is_explained() {
     if !has_needs() {
         return;
     }
-    let place = restricted(&Place::alone(), &["no-unix", "docker"]);
+    let runner = restricted(&Runner::alone(), &["no-unix", "docker"]);
     let listener = run(
         "urxe ping",
         {
-            let mut command = place.urxe();
+            let mut command = runner.urxe();
             command.args(["ping", "--listen"]);
             command
         },
@@ -152,7 +152,7 @@ fn absence_of_unix_sockets_is_explained() {
     assert!(listener.stderr.contains("Unix socket"), "{listener}");
     assert!(listener.stderr.contains("urxe doctor"), "{listener}");
     // The view needs the counter service, which cannot start.
-    let finished = view(&place);
+    let finished = view(&runner);
     assert!(!finished.stderr.contains("ld.so"), "{finished}");
 }
 
@@ -162,17 +162,17 @@ fn absence_of_devices_is_explained() {
         return;
     }
     // The loopback interface is down.
-    let namespace = Namespace::new(&Place::here());
-    let place = namespace.place();
+    let namespace = Namespace::new(&Runner::here());
+    let runner = namespace.runner();
     for words in [&["ping", "--listen"][..], &["perf", "127.0.0.1"], &["demo"]] {
-        let mut command = place.urxe();
+        let mut command = runner.urxe();
         command.args(words);
         let finished = run("urxe", command, LIMIT);
         assert_eq!(finished.status.code(), Some(1), "{finished}");
         let remedy = "ip link set dev lo up";
         assert!(finished.stderr.contains(remedy), "{finished}");
     }
-    let finished = run("ibv_devices", place.verbs("ibv_devices"), LIMIT).success();
+    let finished = run("ibv_devices", runner.verbs("ibv_devices"), LIMIT).success();
     let reason = "interface lo: it is down (`ip link set dev lo up`)";
     assert!(finished.stderr.contains(reason), "{finished}");
 }
@@ -185,7 +185,7 @@ fn root_may_be_read_only() {
     let _turn = exclusive();
     let read_only = |more: &str| {
         let script = format!("mount -o remount,bind,ro / && {more} exec \"$@\"");
-        Place::alone().through(["unshare", "--mount", "sh", "-c", &script, "sh"])
+        Runner::alone().through(["unshare", "--mount", "sh", "-c", &script, "sh"])
     };
     let with_tmpfs = read_only("mount -t tmpfs tmpfs /tmp &&");
     demo(&with_tmpfs);
