@@ -102,6 +102,9 @@ impl ProgressThread {
         }
         if !interval.busy_polls {
             engine.counters.wakeups.add(1);
+            if mode == Mode::Watching {
+                self.policy.woke(now());
+            }
         }
         if control {
             engine.waker.clear();

@@ -4,40 +4,15 @@
 //! time ([`Mode::YieldingToPolls`]), and then *checks* whether packets wait although the program
 //! made no call. Otherwise it *watches* the sockets itself ([`Mode::Watching`]).
 
+use super::contention::Contention;
 use super::handoff::{Handoff, Mode};
 use super::limits::{
-    BUSY_POLL, BUSY_POLL_EMPTY_POLLS, BUSY_POLLS, CHECK_INTERVAL, CONTENTION, INTERVAL_PER_COST,
-    LONG_MESSAGE, LONG_YIELD_THRESHOLD, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
-    MAX_CONTENTION, RECEIVE_PERIOD,
+    BUSY_POLL, BUSY_POLL_EMPTY_POLLS, BUSY_POLLS, CHECK_INTERVAL, INTERVAL_PER_COST, LONG_MESSAGE,
+    MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL, RECEIVE_PERIOD,
 };
 use super::polling::Polling;
 use std::time::Duration;
 use urxe_proto::time::Time;
-
-/// Contention for the processor of the progress thread: another thread keeps it for a time slice.
-#[derive(Default)]
-struct Contention {
-    /// The time until which contention is expected.
-    until: Time,
-    /// The length of the last period in which contention was expected.
-    period: Duration,
-}
-
-impl Contention {
-    fn is_expected(&self, now: Time) -> bool {
-        now < self.until
-    }
-
-    /// Records a `sched_yield` that returned at `now` after `took`.
-    fn yielded(&mut self, now: Time, took: Duration) {
-        if took < LONG_YIELD_THRESHOLD {
-            self.period = Duration::ZERO;
-            return;
-        }
-        self.period = (2 * self.period).clamp(CONTENTION, MAX_CONTENTION);
-        self.until = now + self.period;
-    }
-}
 
 /// The state of adaptive polling.
 #[derive(Default)]
@@ -204,14 +179,21 @@ impl AdaptivePolling {
         self.contention.yielded(now, took);
     }
 
+    /// Records at `now` that a packet woke the thread.
+    pub(crate) fn woke(&mut self, now: Time) {
+        if self.contention.is_expected(now) {
+            self.contention.woke(now);
+        }
+    }
+
     /// Returns whether packets follow each other closely, the last one arrived within the busy-poll
     /// time, and no other thread is expected to keep the processor.
     pub(crate) fn busy_polls(&self, now: Time) -> bool {
         let is_close = self.has_short_gap && now.since(self.received_at) < self.busy_poll_time();
-        is_close && !self.is_contended(now)
+        is_close && !self.contention.is_expected(now)
     }
 
-    /// Returns whether to sleep instead of yielding.
+    /// Returns whether to sleep instead of yielding to a thread of the program that is in a call.
     pub(crate) fn is_contended(&self, now: Time) -> bool {
         self.contention.is_expected(now) && !self.is_long
     }
@@ -244,28 +226,5 @@ impl Interval {
         let is_silent = polling.calls() == start.calls && !polling.is_called();
         let elapsed = now.since(start.at);
         is_silent && elapsed >= CHECK_INTERVAL && spent().saturating_sub(start.spent) >= elapsed / 2
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_long_yield_doubles_the_contention_time() {
-        let mut contention = Contention::default();
-        let mut now = Time(1_000_000_000);
-        contention.yielded(now, LONG_YIELD_THRESHOLD - Duration::from_nanos(1));
-        assert!(!contention.is_expected(now));
-        for milliseconds in [100, 200, 400, 800, 1600, 1600] {
-            contention.yielded(now, LONG_YIELD_THRESHOLD);
-            let period = Duration::from_millis(milliseconds);
-            assert!(contention.is_expected(now + (period - Duration::from_nanos(1))));
-            now = now + period;
-            assert!(!contention.is_expected(now));
-        }
-        contention.yielded(now, Duration::ZERO);
-        contention.yielded(now, LONG_YIELD_THRESHOLD);
-        assert!(!contention.is_expected(now + CONTENTION));
     }
 }
