@@ -98,7 +98,9 @@ impl ProgressThread {
         };
         if interval.program_is_outside_calls(polling) && self.network.watch.has_packets() {
             let spent = || time_of(ClockId::ProcessCPUTime);
-            self.policy.found_packets(polling, &interval, now(), spent);
+            let is_armed = engine.waker.handoff().is_armed();
+            self.policy
+                .found_packets(polling, &interval, is_armed, now(), spent);
         }
         if !interval.busy_polls {
             engine.counters.wakeups.add(1);

@@ -55,6 +55,10 @@ pub(crate) const MAX_CHECK_BACK_OFF: u32 = 4;
 /// armed while it waits.
 pub(crate) const BUSY_POLLS: u64 = 8;
 
+/// Empty polls after a request for a notification from which on the program does not count as one
+/// that sleeps until the notification. A program that does makes one or two for each queue.
+pub(crate) const EMPTY_POLLS_AFTER_ARM: u64 = 256;
+
 /// Time for which the progress thread receives after it found packets that the program did not
 /// receive. An application that polls memory for its peer's write is such a program. It may still
 /// poll for completions of sends, which arrive at once. For each such period one packet had to wait
