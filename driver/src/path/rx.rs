@@ -126,7 +126,7 @@ impl Engine {
     ) {
         let Receiver {
             batch,
-            touched,
+            to_answer,
             answers,
         } = receiver;
         let now = urxe_net::now();
@@ -135,21 +135,28 @@ impl Engine {
         let mut unanswered = 0;
         let mut current = None;
         deliver(batch, &mut |datagram| {
-            self.handle(&qps, held.table(), now, datagram, &mut current, touched);
+            self.handle(&qps, held.table(), now, datagram, &mut current, to_answer);
             unanswered += datagram.bytes.len();
             if unanswered >= ANSWER_INTERVAL {
                 unanswered = 0;
-                let waiting = (current.take(), &mut *touched);
+                let waiting = (current.take(), &mut *to_answer);
                 self.answer(now, waiting, answers, caller, &qps, held.table());
             }
         });
-        if current.is_some() || !touched.is_empty() {
-            self.answer(now, (current, touched), answers, caller, &qps, held.table());
+        if current.is_some() || !to_answer.is_empty() {
+            self.answer(
+                now,
+                (current, to_answer),
+                answers,
+                caller,
+                &qps,
+                held.table(),
+            );
         }
     }
 
     /// Hands a datagram to its queue pair, which stays locked in `current`. The queue pair that was
-    /// locked there before is released, and added to `touched`.
+    /// locked there before is released, and added to `to_answer`.
     #[inline(always)]
     fn handle<'a>(
         &self,
@@ -158,15 +165,15 @@ impl Engine {
         now: Time,
         datagram: &Datagram<'_>,
         current: &mut Option<Incoming<'a>>,
-        touched: &mut Vec<Qpn>,
+        to_answer: &mut Vec<Qpn>,
     ) {
         let mut packet = Packet::default();
         if let Err(error) = packet.read(datagram.packet()) {
             return self.dropped_malformed(datagram, &error);
         }
         match qps.get(packet.header.bth.dest_qp) {
-            Some(qp) => self.hand_over(qp, regions, now, (datagram, &packet), current, touched),
-            None => self.handle_special(qps, regions, now, (datagram, &packet), current, touched),
+            Some(qp) => self.hand_over(qp, regions, now, (datagram, &packet), current, to_answer),
+            None => self.handle_special(qps, regions, now, (datagram, &packet), current, to_answer),
         }
     }
 
@@ -180,11 +187,11 @@ impl Engine {
         now: Time,
         (datagram, packet): (&Datagram<'_>, &Packet<'_>),
         current: &mut Option<Incoming<'a>>,
-        touched: &mut Vec<Qpn>,
+        to_answer: &mut Vec<Qpn>,
     ) {
         let receivers = match packet.header.bth.dest_qp {
             Qpn::GSI => {
-                leave(current, touched);
+                defer_answer(current, to_answer);
                 if let Some(network) = self.network.get() {
                     network.gsi.enqueue(datagram, packet);
                 }
@@ -199,7 +206,7 @@ impl Engine {
         }
         for qp in receivers {
             if !qp.blocks(datagram, packet) {
-                self.hand_over(qp, regions, now, (datagram, packet), current, touched);
+                self.hand_over(qp, regions, now, (datagram, packet), current, to_answer);
             }
         }
     }
@@ -213,17 +220,17 @@ impl Engine {
         now: Time,
         (datagram, packet): (&Datagram<'_>, &Packet<'_>),
         current: &mut Option<Incoming<'a>>,
-        touched: &mut Vec<Qpn>,
+        to_answer: &mut Vec<Qpn>,
     ) {
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
             psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
         if current.as_ref().is_some_and(|current| !current.is_for(qp)) {
-            leave(current, touched);
+            defer_answer(current, to_answer);
         }
         let incoming = current.get_or_insert_with(|| Incoming::of(qp));
         let wrote = incoming.handle(now, datagram, packet, regions);
         if wrote {
-            self.polling.wrote();
+            self.polling.record_write();
         }
     }
 
@@ -237,11 +244,11 @@ impl Engine {
     }
 
     /// Lets each queue pair that received packets at `now` send once: the one that is locked in
-    /// `current`, and then those in `touched`. `batch` is used for what they send.
+    /// `current`, and then those in `to_answer`. `batch` is used for what they send.
     fn answer(
         &self,
         now: Time,
-        (current, touched): (Option<Incoming<'_>>, &mut Vec<Qpn>),
+        (current, to_answer): (Option<Incoming<'_>>, &mut Vec<Qpn>),
         batch: &mut Option<Box<SendBatch>>,
         caller: Caller,
         qps: &QpMap,
@@ -249,7 +256,7 @@ impl Engine {
     ) {
         let may_delay = caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
         let empty_polls = may_delay.then(|| self.polling.empty_polls());
-        let mut touched = touched.drain(..);
+        let mut to_answer = to_answer.drain(..);
         let mut next = current;
         loop {
             if let Some(incoming) = next.take() {
@@ -261,9 +268,9 @@ impl Engine {
                     self.delay_ack(qp, regions);
                 }
             }
-            let Some(qpn) = touched.next() else { break };
+            let Some(qpn) = to_answer.next() else { break };
             // The table has been locked since the queue pair received.
-            next = (qps.get(qpn).map(Incoming::of)).filter(Incoming::is_touched);
+            next = (qps.get(qpn).map(Incoming::of)).filter(Incoming::is_answer_pending);
         }
     }
 }
@@ -277,10 +284,10 @@ fn try_lock(receiver: &Mutex<Receiver>) -> Option<Ordered<MutexGuard<'_, Receive
     })
 }
 
-/// Releases the queue pair that is locked in `current`, and adds it to `touched`.
+/// Releases the queue pair that is locked in `current`, and adds it to `to_answer`.
 #[cold]
-fn leave(current: &mut Option<Incoming<'_>>, touched: &mut Vec<Qpn>) {
+fn defer_answer(current: &mut Option<Incoming<'_>>, to_answer: &mut Vec<Qpn>) {
     if let Some(incoming) = current.take() {
-        incoming.leave(touched);
+        incoming.defer_answer(to_answer);
     }
 }

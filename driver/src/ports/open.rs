@@ -20,8 +20,8 @@ const DELAYED_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Receiver {
     pub(crate) batch: RecvBatch,
-    /// The queue pairs that received packets of the present batch.
-    pub(crate) touched: Vec<Qpn>,
+    /// The queue pairs that received packets of the present batch and have not transmitted since.
+    pub(crate) to_answer: Vec<Qpn>,
     /// The batch for answers, once there was one.
     pub(crate) answers: Option<Box<SendBatch>>,
 }

@@ -5,7 +5,7 @@ mod monitor;
 
 pub(crate) use monitor::CqMonitor;
 
-use crate::counters::Counted;
+use crate::counters::ResourceCount;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::scheduling::moderation::Moderation;
@@ -68,7 +68,7 @@ pub struct Cq {
     monitor: Arc<CqMonitor<Cq>>,
     /// The queue pairs that use this queue; they fail when it overruns.
     users: Mutex<HashSet<Qpn>>,
-    _counted: Option<Counted>,
+    _counted: Option<ResourceCount>,
     /// Events of the channel that the application has not acknowledged.
     pub channel_acks: AckCount,
     /// Its identity in asynchronous events.
@@ -113,7 +113,7 @@ impl Cq {
         init: CqInit,
         events: Arc<AsyncEvents>,
         monitor: Arc<CqMonitor<Cq>>,
-        counted: Option<Counted>,
+        counted: Option<ResourceCount>,
     ) -> Result<Arc<Cq>, CqError> {
         check_size(init.capacity)?;
         let entries = Entries::new(init.capacity as usize).map_err(|_| CqError::NoMemory)?;
@@ -272,7 +272,7 @@ impl Cq {
             self.monitor.disarmed();
         }
         if let Some(channel) = &self.channel {
-            channel.retract(|cq| std::ptr::eq(&**cq, self));
+            channel.extract_if(|cq| std::ptr::eq(&**cq, self));
         }
         self.channel_acks.wait();
         self.events.end(&self.origin);

@@ -1,8 +1,8 @@
 //! Adaptive polling: how the progress thread sleeps, by the calls that the program makes.
 //!
 //! While the program polls, the thread *relies* on it to receive packets: it sleeps for a bounded
-//! time ([`Mode::YieldingToPolls`]), and then *checks* whether packets wait although the program
-//! made no call. Otherwise it *watches* the sockets itself ([`Mode::Watching`]).
+//! time ([`Mode::PollersReceive`]), and then *checks* whether packets wait although the program
+//! made no call. Otherwise it receives itself ([`Mode::Receiving`]).
 
 use super::contention::Contention;
 use super::handoff::{Handoff, Mode};
@@ -23,7 +23,8 @@ pub(crate) struct AdaptivePolling {
     spent: Duration,
     /// The time at which `polls` and `spent` were read.
     polls_at: Time,
-    /// The number of awaited writes that the program's polls have received, see [`Polling::hits`].
+    /// The number of awaited writes that the program's polls have received, see
+    /// [`Polling::detector_hits`].
     hits: u64,
     returns: u64,
     /// The number of requests for a notification, and of empty polls when it was first read.
@@ -114,7 +115,7 @@ impl AdaptivePolling {
         if polled >= BUSY_POLLS || is_over {
             (self.polls, self.spent, self.polls_at) = (polls, spent, now);
         }
-        let hits = polling.hits();
+        let hits = polling.detector_hits();
         if std::mem::replace(&mut self.hits, hits) != hits {
             self.receives_until = now;
         }
@@ -132,12 +133,12 @@ impl AdaptivePolling {
         now: Time,
         times: impl FnOnce() -> CpuTimes,
     ) -> Interval {
-        if mode != Mode::YieldingToPolls {
+        if mode != Mode::PollersReceive {
             self.own_time = None;
             self.check_back_off = 0;
             return Interval {
                 limit: CHECK_INTERVAL,
-                busy_polls: mode == Mode::Watching && self.busy_polls(now),
+                busy_polls: mode == Mode::Receiving && self.busy_polls(now),
                 relied_on: None,
             };
         }
@@ -178,7 +179,7 @@ impl AdaptivePolling {
     ) {
         if interval.program_computed(polling, now, spent) {
             self.receives_until = now + RECEIVE_PERIOD;
-            polling.found_memory_polls();
+            polling.record_memory_polling();
         } else if is_armed && interval.program_is_silent(polling) {
             self.receives_until = now + RECEIVE_PERIOD;
         } else {
@@ -236,7 +237,7 @@ impl AdaptivePolling {
 impl Interval {
     /// Returns whether the thread relied on the program, and no thread of it is in a post or poll.
     pub(crate) fn program_is_outside_calls(&self, polling: &Polling) -> bool {
-        self.relied_on.is_some() && !polling.is_called()
+        self.relied_on.is_some() && !polling.is_in_call()
     }
 
     /// Returns whether the thread relied on the program, and the program used a processor without a
@@ -259,7 +260,7 @@ impl Interval {
     /// Returns whether the thread relied on the program, and the program neither posted nor polled.
     fn program_is_silent(&self, polling: &Polling) -> bool {
         (self.relied_on.as_ref())
-            .is_some_and(|start| polling.calls() == start.calls && !polling.is_called())
+            .is_some_and(|start| polling.calls() == start.calls && !polling.is_in_call())
     }
 }
 
@@ -285,11 +286,11 @@ mod tests {
             policy.choose(&polling, &handoff, Time(1))
         };
         assert!(!handoff.arm());
-        assert_eq!(choose(BUSY_POLLS), Mode::Watching);
-        assert_eq!(choose(BUSY_POLLS), Mode::Watching, "it may sleep next");
-        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::YieldingToPolls);
+        assert_eq!(choose(BUSY_POLLS), Mode::Receiving);
+        assert_eq!(choose(BUSY_POLLS), Mode::Receiving, "it may sleep next");
+        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::PollersReceive);
         assert!(handoff.rearm(), "the thread must watch again");
-        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::Watching);
-        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::YieldingToPolls);
+        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::Receiving);
+        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::PollersReceive);
     }
 }

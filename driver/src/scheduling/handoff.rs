@@ -18,11 +18,11 @@ use urxe_proto::time::Time;
 #[repr(u8)]
 pub(crate) enum Mode {
     /// Until a packet arrives.
-    Watching,
+    Receiving,
     /// For a bounded time, while the program polls.
-    YieldingToPolls,
+    PollersReceive,
     /// For a bounded time, while threads of the program enter and leave blocking calls.
-    YieldingToWaiters,
+    WaitersReceive,
     /// Until it is woken: threads of the program wait, and none has returned since the last choice.
     Parked,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Handoff {
 impl Handoff {
     pub(crate) fn new() -> Self {
         Handoff {
-            mode: AtomicU8::new(Mode::Watching as u8),
+            mode: AtomicU8::new(Mode::Receiving as u8),
             asleep_until: AtomicU64::new(0),
             waiters: CachePadded::new(AtomicUsize::new(0)),
             returns: AtomicU64::new(0),
@@ -70,7 +70,7 @@ impl Handoff {
     pub(crate) fn rearm(&self) -> bool {
         self.arms.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.is(Mode::YieldingToPolls)
+        self.is(Mode::PollersReceive)
     }
 
     /// Returns the number of requests for a notification so far.
@@ -101,7 +101,7 @@ impl Handoff {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         self.returns.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.is(Mode::Parked) || (polls_memory && self.is(Mode::YieldingToWaiters))
+        self.is(Mode::Parked) || (polls_memory && self.is(Mode::WaitersReceive))
     }
 
     /// Returns whether the progress thread must be woken for work at `at`, which is already visible
@@ -131,18 +131,18 @@ impl Handoff {
         let mode = if self.has_waiters() && !returned {
             Mode::Parked
         } else if self.has_waiters() || (returned && !polls_memory) {
-            Mode::YieldingToWaiters
+            Mode::WaitersReceive
         } else if polls && !self.may_sleep(polled_since) {
-            Mode::YieldingToPolls
+            Mode::PollersReceive
         } else {
-            Mode::Watching
+            Mode::Receiving
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // A thread that left or armed before the store has not woken the progress thread.
         let mode = match mode {
-            Mode::Parked if !self.has_waiters() => Mode::YieldingToWaiters,
-            Mode::YieldingToPolls if self.may_sleep(polled_since) => Mode::Watching,
+            Mode::Parked if !self.has_waiters() => Mode::WaitersReceive,
+            Mode::PollersReceive if self.may_sleep(polled_since) => Mode::Receiving,
             mode => return mode,
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Handoff {
     /// other modes it has checked after it stored the mode.
     pub(crate) fn leaves_packets_to_polls(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.is(Mode::YieldingToPolls)
+        self.is(Mode::PollersReceive)
     }
 
     /// Stores that the thread sleeps until `deadline` at most, and returns the time until which it

@@ -96,15 +96,15 @@ impl Polling {
     }
 
     /// Returns whether a thread of the program is in a post or a poll, running or preempted.
-    pub(crate) fn is_called(&self) -> bool {
+    pub(crate) fn is_in_call(&self) -> bool {
         self.calls.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a write of a peer to the program's memory. The first one makes the program count as
     /// one that polls memory.
-    pub(crate) fn wrote(&self) {
+    pub(crate) fn record_write(&self) {
         if self.written.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.found_memory_polls();
+            self.record_memory_polling();
         }
     }
 
@@ -121,7 +121,7 @@ impl Polling {
 
     /// Makes the program count as one that polls memory: packets were waiting, and it neither
     /// received them nor called the library.
-    pub(crate) fn found_memory_polls(&self) {
+    pub(crate) fn record_memory_polling(&self) {
         self.detector.misses.store(MAX_MISSES, Ordering::Relaxed);
     }
 
@@ -139,7 +139,7 @@ impl Polling {
     }
 
     /// Returns how often an awaited write arrived before the completion was returned.
-    pub(crate) fn hits(&self) -> u64 {
+    pub(crate) fn detector_hits(&self) -> u64 {
         self.detector.hits.load(Ordering::Relaxed)
     }
 
@@ -371,7 +371,7 @@ mod tests {
     fn a_detected_write_is_reported_once() {
         let polling = Polling::default();
         assert!(!polling.take_written());
-        polling.wrote();
+        polling.record_write();
         assert!(polling.take_written());
         assert!(!polling.take_written());
     }
@@ -422,10 +422,10 @@ mod tests {
     #[test]
     fn a_post_takes_the_writes_before_it() {
         let polling = Polling::default();
-        polling.wrote();
+        polling.record_write();
         drop(polling.call_to_post(|| true));
         assert!(!polling.take_written());
-        polling.wrote();
+        polling.record_write();
         assert!(polling.take_written());
     }
 
@@ -436,7 +436,7 @@ mod tests {
             !polling.call_to_post(|| false).yields,
             "no writes to poll for"
         );
-        polling.wrote();
+        polling.record_write();
         assert!(!polling.call_to_post(|| true).yields, "its polls receive");
         assert!(polling.call_to_post(|| false).yields);
         polling
@@ -454,10 +454,10 @@ mod tests {
         let polling = Polling::default();
         let misses = || polling.detector.misses.load(Ordering::Relaxed);
         assert_eq!(misses(), 0);
-        polling.wrote();
+        polling.record_write();
         assert_eq!(misses(), MAX_MISSES);
         polling.detector.misses.store(0, Ordering::Relaxed);
-        polling.wrote();
+        polling.record_write();
         assert_eq!(misses(), 0, "the detector has run out of misses");
     }
 }

@@ -106,7 +106,7 @@ impl Engine {
         let mut returns = 0;
         for polls in [true, false] {
             let mode = self.handoff.choose(polls, false, 0, &mut returns);
-            assert_eq!(mode == Mode::YieldingToPolls, polls);
+            assert_eq!(mode == Mode::PollersReceive, polls);
             self.poll();
         }
     }

@@ -74,7 +74,7 @@ fn wait_and_leave(threads: usize, times: usize) {
     engine.handoff.choose(false, false, 0, &mut returns);
     assert_eq!(
         engine.handoff.choose(false, false, 0, &mut returns),
-        Mode::Watching
+        Mode::Receiving
     );
 }
 
@@ -87,7 +87,7 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
         });
         let mut returns = 0;
         // In the driver this state lasts at most a millisecond. Here the wake-up must not be lost.
-        while engine.handoff.choose(true, false, 0, &mut returns) == Mode::YieldingToPolls {
+        while engine.handoff.choose(true, false, 0, &mut returns) == Mode::PollersReceive {
             YIELDED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
@@ -96,7 +96,7 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
         engine.handoff.disarm();
         assert_eq!(
             engine.handoff.choose(true, false, 0, &mut returns),
-            Mode::YieldingToPolls
+            Mode::PollersReceive
         );
     });
     assert!(YIELDED.load(Ordering::Relaxed));
@@ -113,7 +113,7 @@ pub fn rearming_wakes_a_thread_that_yields_to_polls() {
         });
         let mut returns = 0;
         let mut choose = || (engine.handoff).choose(true, false, polled_since, &mut returns);
-        while choose() == Mode::YieldingToPolls {
+        while choose() == Mode::PollersReceive {
             engine.wakeup.wait();
         }
         join(program);

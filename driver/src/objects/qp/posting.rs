@@ -55,7 +55,7 @@ impl Qp {
 
 /// The destination of a send.
 #[derive(Clone, Copy, Debug)]
-pub enum To<'a> {
+pub enum SendTarget<'a> {
     /// The peer that the queue pair is connected to.
     Peer,
     /// The destination of a datagram.
@@ -150,11 +150,11 @@ impl Posting<'_> {
     /// # Errors
     /// See [`Posting::post`], [`Posting::post_to`] and [`Posting::post_to_srq`].
     #[inline]
-    pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &To<'_>) -> Result<(), PostError> {
+    pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &SendTarget<'_>) -> Result<(), PostError> {
         match to {
-            To::Peer => self.post(wr),
-            To::Datagram(to) => self.post_to(wr, to),
-            To::Shared(srq) => self.post_to_srq(wr, *srq),
+            SendTarget::Peer => self.post(wr),
+            SendTarget::Datagram(to) => self.post_to(wr, to),
+            SendTarget::Shared(srq) => self.post_to_srq(wr, *srq),
         }
     }
 
@@ -205,7 +205,7 @@ impl Posting<'_> {
         op: SendOp,
         flags: SendFlags,
         sges: &[Sge],
-        to: &To<'_>,
+        to: &SendTarget<'_>,
     ) -> Result<(), PostError> {
         let mut data = [0; MAX_INLINE as usize];
         let mut used = 0;

@@ -420,7 +420,7 @@ impl Gsi {
         let is_established = |id| self.state(id) == State::Established;
         for Lost { id, ends } in self.liveness.check(now, is_established, effects) {
             let mut inner = lock(&self.inner);
-            let lost = inner.manager.lose(now, id);
+            let lost = inner.manager.peer_lost(now, id);
             self.flush(inner);
             // The application gets the event before its work requests are flushed.
             self.deliver_events();

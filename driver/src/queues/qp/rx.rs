@@ -50,15 +50,15 @@ impl<'a> Incoming<'a> {
     }
 
     /// Returns whether the queue pair is on its caller's list of those that may have to send.
-    pub(crate) fn is_touched(&self) -> bool {
-        self.inner.touched
+    pub(crate) fn is_answer_pending(&self) -> bool {
+        self.inner.answer_pending
     }
 
     /// Releases the queue pair before it has answered, and adds it to the list of those that may
     /// have to send.
-    pub(crate) fn leave(mut self, touched: &mut Vec<Qpn>) {
-        if !std::mem::replace(&mut self.inner.touched, true) {
-            touched.push(self.qp.qpn);
+    pub(crate) fn defer_answer(mut self, to_answer: &mut Vec<Qpn>) {
+        if !std::mem::replace(&mut self.inner.answer_pending, true) {
+            to_answer.push(self.qp.qpn);
         }
     }
 
@@ -101,10 +101,10 @@ impl<'a> Incoming<'a> {
         batch: &mut Option<Box<SendBatch>>,
     ) -> Effects {
         let inner = &mut *self.inner;
-        inner.touched = false;
+        inner.answer_pending = false;
         let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
         if empty_polls.is_some_and(delays) {
-            self.qp.settle(inner, regions);
+            self.qp.publish(inner, regions);
             inner.effects.acks_delayed += 1;
             inner.effects.delayed_ack = !inner.delayed_ack.list();
         } else {

@@ -148,14 +148,14 @@ impl Qp {
         inner.delayed_ack.release();
         inner.effects.coalesced += inner.coalescing.release();
         if inner.stalled.is_some() && !self.send_stalled(inner) {
-            self.settle(inner, regions);
+            self.publish(inner, regions);
             return;
         }
         inner.follow_migration();
         // Usual after an ACK for the only outstanding request. A rate limiter's timer depends on
         // the rest of this function.
         if inner.pacer.is_none() && inner.transport.is_idle() {
-            self.settle(inner, regions);
+            self.publish(inner, regions);
             return;
         }
         if inner.same_host_peer.is_some() {
@@ -226,7 +226,7 @@ impl Qp {
         }
         // A queue pair that is on the list already keeps its one entry.
         effects.ready |= more && !std::mem::replace(queued, true);
-        self.settle(inner, regions);
+        self.publish(inner, regions);
     }
 
     /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.

@@ -1,10 +1,10 @@
-//! A queue with a counter of its entries outside the lock, on which readers wait.
+//! A queue with a semaphore that counts its entries, on which readers wait without the lock.
 
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::collections::VecDeque;
 
-/// A counter of queued entries, on which readers wait.
-pub(crate) trait Count {
+/// A semaphore that counts queued entries, on which readers wait.
+pub(crate) trait Semaphore {
     /// Adds one.
     fn up(&self);
 
@@ -12,53 +12,57 @@ pub(crate) trait Count {
     fn down(&self);
 }
 
-/// A queue of entries, oldest first, with a counter.
+/// A queue of entries, oldest first, with a semaphore.
 ///
-/// The counter is a descriptor, so each change of it is a system call. A thread that is about to
-/// take an entry announces that ([`Counted::announce`]). An entry that is added meanwhile need not
-/// be counted, since no other reader has to wake for it.
+/// The semaphore is a descriptor, so each change of it is a system call. A thread that is about to
+/// take an entry announces that ([`SemaphoreQueue::announce`]). An entry that is added before it is
+/// taken need not be counted, since no other reader has to wake for it.
 #[derive(Debug)]
-pub(crate) struct Counted<T, C> {
+pub(crate) struct SemaphoreQueue<T, S> {
     /// Changes only while the queue is locked. So a reader never blocks because another one took
     /// the entry first.
-    count: C,
+    semaphore: S,
     queue: Mutex<Queue<T>>,
 }
 
-/// Invariants: the counter is the number of entries less `uncounted`, which is at most the number
-/// of entries and at most `takers`.
+/// Invariants: the semaphore's value is the number of entries less `uncounted`, which is at most
+/// the number of entries and at most `takers`.
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,
-    /// Entries that the counter does not include.
+    /// Entries that the semaphore does not include.
     uncounted: usize,
     /// Threads that are about to take an entry.
     takers: usize,
 }
 
 impl<T> Queue<T> {
-    fn push(&mut self, new: T, count: &impl Count) {
+    fn push(&mut self, new: T, semaphore: &impl Semaphore) {
         self.entries.push_back(new);
         if self.uncounted < self.takers {
             self.uncounted += 1;
         } else {
-            count.up();
+            semaphore.up();
         }
     }
 
-    /// Subtracts a removed entry from the counter.
-    fn removed(&mut self, count: &impl Count) {
+    /// Subtracts a removed entry from the semaphore.
+    fn removed(&mut self, semaphore: &impl Semaphore) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
         } else {
-            count.down();
+            semaphore.down();
         }
     }
 
-    /// See [`Counted::take`].
-    fn take<R>(&mut self, count: &impl Count, mut take: impl FnMut(T) -> Option<R>) -> Option<R> {
+    /// See [`SemaphoreQueue::take`].
+    fn take<R>(
+        &mut self,
+        semaphore: &impl Semaphore,
+        mut take: impl FnMut(T) -> Option<R>,
+    ) -> Option<R> {
         while let Some(oldest) = self.entries.pop_front() {
-            self.removed(count);
+            self.removed(semaphore);
             if let Some(taken) = take(oldest) {
                 return Some(taken);
             }
@@ -67,20 +71,20 @@ impl<T> Queue<T> {
     }
 
     /// Ends an announcement: counts the entries that no other taker is about to take.
-    fn end_announcement(&mut self, count: &impl Count) {
+    fn end_announcement(&mut self, semaphore: &impl Semaphore) {
         self.takers -= 1;
         while self.uncounted > self.takers {
             self.uncounted -= 1;
-            count.up();
+            semaphore.up();
         }
     }
 }
 
-impl<T, C: Count> Counted<T, C> {
-    /// Creates an empty queue; `count` must be 0.
-    pub(crate) fn with(count: C) -> Self {
-        Counted {
-            count,
+impl<T, S: Semaphore> SemaphoreQueue<T, S> {
+    /// Creates an empty queue. The value of `semaphore` must be 0.
+    pub(crate) fn with(semaphore: S) -> Self {
+        SemaphoreQueue {
+            semaphore,
             queue: Mutex::new(Queue {
                 entries: VecDeque::new(),
                 uncounted: 0,
@@ -89,34 +93,34 @@ impl<T, C: Count> Counted<T, C> {
         }
     }
 
-    pub(crate) fn count(&self) -> &C {
-        &self.count
+    pub(crate) fn semaphore(&self) -> &S {
+        &self.semaphore
     }
 
     pub(crate) fn push(&self, new: T) {
-        lock(&self.queue).push(new, &self.count);
+        lock(&self.queue).push(new, &self.semaphore);
     }
 
     /// Takes the oldest entry and passes it to `take` while the queue is locked. If `take` returns
     /// `None`, continues with the next one.
     pub(crate) fn take<R>(&self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        lock(&self.queue).take(&self.count, take)
+        lock(&self.queue).take(&self.semaphore, take)
     }
 
     /// Announces that the thread is about to take an entry, if there is one then. It must not sleep
     /// before.
-    pub(crate) fn announce(&self) -> Announced<'_, T, C> {
+    pub(crate) fn announce(&self) -> Announced<'_, T, S> {
         lock(&self.queue).takers += 1;
         Announced { queue: Some(self) }
     }
 
     /// Removes and returns the entries for which `gone` returns true, in their order.
-    pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn extract_if(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
         let mut taken = Vec::new();
         for one in std::mem::take(&mut queue.entries) {
             if gone(&one) {
-                queue.removed(&self.count);
+                queue.removed(&self.semaphore);
                 taken.push(one);
             } else {
                 queue.entries.push_back(one);
@@ -128,40 +132,40 @@ impl<T, C: Count> Counted<T, C> {
 
 /// A thread that is about to take an entry. Dropping it withdraws that.
 #[derive(Debug)]
-pub(crate) struct Announced<'a, T, C: Count> {
+pub(crate) struct Announced<'a, T, S: Semaphore> {
     /// `None` once the announcement has ended.
-    queue: Option<&'a Counted<T, C>>,
+    queue: Option<&'a SemaphoreQueue<T, S>>,
 }
 
-impl<T, C: Count> Announced<'_, T, C> {
-    /// See [`Counted::take`].
+impl<T, S: Semaphore> Announced<'_, T, S> {
+    /// See [`SemaphoreQueue::take`].
     pub(crate) fn take<R>(mut self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        let Counted { count, queue } = self.queue.take()?;
+        let SemaphoreQueue { semaphore, queue } = self.queue.take()?;
         let mut ending = Ending {
             queue: lock(queue),
-            count,
+            semaphore,
         };
-        ending.queue.take(count, take)
+        ending.queue.take(semaphore, take)
     }
 }
 
 /// Ends an announcement when it is dropped, with the queue locked, also if a panic drops it.
-struct Ending<'a, T, C: Count> {
+struct Ending<'a, T, S: Semaphore> {
     queue: MutexGuard<'a, Queue<T>>,
-    count: &'a C,
+    semaphore: &'a S,
 }
 
-impl<T, C: Count> Drop for Ending<'_, T, C> {
+impl<T, S: Semaphore> Drop for Ending<'_, T, S> {
     fn drop(&mut self) {
-        self.queue.end_announcement(self.count);
+        self.queue.end_announcement(self.semaphore);
     }
 }
 
-impl<T, C: Count> Drop for Announced<'_, T, C> {
+impl<T, S: Semaphore> Drop for Announced<'_, T, S> {
     fn drop(&mut self) {
-        if let Some(Counted { count, queue }) = self.queue {
+        if let Some(SemaphoreQueue { semaphore, queue }) = self.queue {
             let queue = lock(queue);
-            drop(Ending { queue, count });
+            drop(Ending { queue, semaphore });
         }
     }
 }
