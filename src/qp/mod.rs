@@ -208,6 +208,10 @@ impl Core {
     /// Posts one work request, for a future if it is awaited.
     // Inlined, since a move of the request costs as much as a lock.
     #[inline(always)]
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refused request must not cost an allocation"
+    )]
     fn post_one_send<'r>(
         &self,
         request: SendRequest<'r>,
@@ -268,6 +272,10 @@ impl Core {
 
     /// Posts a checked work request.
     #[inline(always)]
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refused request must not cost an allocation"
+    )]
     fn post<'r>(
         &self,
         ring: &mut Ring,
