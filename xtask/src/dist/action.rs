@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::VERSION;
+use super::files::{recreate, remove};
+use super::products::VERSION;
 use crate::release::succeed;
 
 /// A user's step after the action: both programs are found by the variables alone.
@@ -18,7 +19,7 @@ pkg-config --cflags --libs librdmacm
 /// Runs the action's script with the tarball in `packages`, and a step after it.
 pub(super) fn check(packages: &Path, workspace: &Path, target: &str) -> Result<(), String> {
     let runner = packages.join("runner");
-    super::recreate(&runner)?;
+    recreate(&runner)?;
     let sums = read(&packages.join("SHA256SUMS"))?;
     let tarball = format!("urxe-{VERSION}-{target}.tgz");
     let sum = sums
@@ -54,7 +55,7 @@ pub(super) fn check(packages: &Path, workspace: &Path, target: &str) -> Result<(
         step.env(name, value);
     }
     succeed(&mut step).map_err(|error| format!("a step after the action: {error}"))?;
-    super::remove(&runner)
+    remove(&runner)
 }
 
 fn read(path: &Path) -> Result<String, String> {
