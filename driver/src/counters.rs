@@ -325,6 +325,8 @@ impl DeviceCounters {
             ("sq_num_tree", sq.of(S::RetryExcErr)),
             ("sq_num_rree", sq.of(S::RnrRetryExcErr)),
             ("num_cqovf", self.cq_overruns.get()),
+            // Requests behind a gap for which there was no room.
+            ("oos_drop_count", transport.out_of_order_dropped),
             // Congestion: CNPs and ECN marks at the notification point, CNPs at the reaction point.
             ("np_cnp_sent", transport.cnps_sent),
             ("np_ecn_marked_roce_packets", transport.ecn_marked),

@@ -145,7 +145,7 @@ fn usable_interfaces() -> io::Result<Vec<Interface>> {
 ///
 /// # Errors
 /// As for [`devices`].
-pub fn interfaces_without_device() -> io::Result<Vec<(String, &'static str)>> {
+pub fn interfaces_without_device() -> io::Result<Vec<(String, String)>> {
     let selection = selection()?;
     let interfaces = list_interfaces()?;
     let mut chosen = usable_interfaces()?;
@@ -157,7 +157,10 @@ pub fn interfaces_without_device() -> io::Result<Vec<(String, &'static str)>> {
     let why = |interface: &Interface| {
         let is_chosen = chosen.iter().any(|chosen| chosen.index == interface.index);
         let why = unusable(interface).or_else(|| (!is_chosen).then_some(not_chosen));
-        Some((interface.name.clone(), why?))
+        Some((
+            interface.name.clone(),
+            why?.replace("NAME", &interface.name),
+        ))
     };
     Ok(interfaces.iter().filter_map(why).collect())
 }
@@ -211,7 +214,7 @@ fn described(interface: &str) -> (String, Speed) {
     }
 }
 
-/// Returns why an interface has no device; `None` if it has one.
+/// Returns why an interface has no device, with `NAME` in place of its name; `None` if it has one.
 fn unusable(interface: &Interface) -> Option<&'static str> {
     if !interface.up {
         return Some("it is down (`ip link set dev NAME up`)");

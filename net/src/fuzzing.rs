@@ -51,7 +51,7 @@ impl SharedPort {
     /// When the kernel refuses.
     pub fn attach(&self, indices: &SocketIndices, others: Option<u16>) -> io::Result<()> {
         let receiver = self.receivers.first().ok_or(io::ErrorKind::NotFound)?;
-        program::attach(receiver.as_fd(), order, others)
+        program::attach(receiver.as_fd(), indices, others)
     }
 
     /// Sends a datagram, and returns the index of the socket that receives it.

@@ -21,6 +21,7 @@ use std::time::Duration;
 use urxe_proto::ids::{Qpn, RKey};
 use urxe_proto::psn::Psn;
 
+use crate::number;
 use connection::{ConnectError, Connection, Grant};
 use link::Link;
 use run::{CaseEnd, ConnectionSource, Run};
@@ -45,19 +46,19 @@ pub struct Arguments {
     /// Address of the peer
     peer: IpAddr,
     /// Port on which the peer listens
-    #[arg(long, default_value_t = PORT)]
+    #[arg(long, default_value_t = PORT, value_parser = number::within(0..=u16::MAX))]
     port: u16,
     /// Local address, whose UDP port 4791 must be free [default: the source address for the peer]
     #[arg(long)]
     from: Option<IpAddr>,
     /// Seed of the test cases [default: random]
-    #[arg(long)]
+    #[arg(long, value_parser = number::within(0..=u64::MAX))]
     seed: Option<u64>,
     /// Number of packets to send; the last test case is completed
-    #[arg(long, default_value_t = PACKETS)]
+    #[arg(long, default_value_t = PACKETS, value_parser = number::within(0..=u64::MAX))]
     packets: u64,
     /// Time to wait for a required response, in milliseconds
-    #[arg(long, default_value_t = DEFAULT_TIMEOUT_MS, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT_MS, value_parser = number::within(1..=u64::MAX))]
     timeout: u64,
     /// Repeat one test case and print each packet
     #[arg(long, value_name = "SEED:CASE", value_parser = case, conflicts_with_all = ["seed", "packets"])]

@@ -7,12 +7,14 @@ use std::time::Duration;
 /// Why a measurement, or a connection of the listening end, fails.
 #[derive(Debug, thiserror::Error)]
 pub enum PerfError {
-    #[error("cannot listen at port {port}: {source}; choose another one with --port")]
+    #[error("cannot listen at port {port}: {source}\n`urxe doctor` checks this host")]
     Listen {
         port: u16,
         #[source]
         source: urxe::cm::Error,
     },
+    #[error("{0}")]
+    NoDevice(String),
     #[error("cannot resolve {peer}: {source}; give a host name or an IP address")]
     Name {
         peer: String,

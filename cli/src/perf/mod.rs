@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use urxe_driver::device;
 
 use client::Measured;
 use error::PerfError;
@@ -20,9 +21,12 @@ pub use latency::show as show_time;
 use latency::{PERCENTILES, show};
 use session::{MAX_SIZE, Operation, PORT, Session, WORD};
 
+use crate::devices::explain_none;
+use crate::number;
+
 /// The most queue pairs, and the most outstanding operations of each.
-const MAX_QPS: i64 = 512;
-const MAX_DEPTH: i64 = 4096;
+const MAX_QPS: u32 = 512;
+const MAX_DEPTH: u32 = 4096;
 
 /// Send messages that a peer sends back, and show the round trips
 #[derive(clap::Args)]
@@ -35,13 +39,13 @@ pub struct PingArguments {
     #[command(flatten)]
     end: End,
     /// Messages to send
-    #[arg(long, short, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short, default_value_t = 10, value_parser = number::within(1..=u64::MAX))]
     count: u64,
     /// Seconds between two messages
-    #[arg(long, short, default_value = "0.2", value_parser = seconds)]
+    #[arg(long, short, default_value = "0.2", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// Bytes of a message
-    #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    #[arg(long, short, default_value_t = 64, value_parser = number::within(1..=MAX_SIZE))]
     size: u32,
 }
 
@@ -61,16 +65,16 @@ pub struct PerfArguments {
     #[arg(long, default_value = "write")]
     op: Operation,
     /// Bytes of an operation; atomics always have 8
-    #[arg(long, short, default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    #[arg(long, short, default_value_t = 65536, value_parser = number::within(1..=MAX_SIZE))]
     size: u32,
     /// Queue pairs, each with a connection
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_QPS))]
+    #[arg(long, default_value_t = 1, value_parser = number::within(1..=MAX_QPS))]
     qps: u32,
     /// Operations outstanding on each queue pair
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
+    #[arg(long, default_value_t = 16, value_parser = number::within(1..=MAX_DEPTH))]
     depth: u32,
     /// Seconds to measure
-    #[arg(long, short, default_value = "5", value_parser = seconds)]
+    #[arg(long, short, default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
     duration: Duration,
 }
 
@@ -84,7 +88,7 @@ struct End {
     #[arg(long)]
     listen: bool,
     /// Port of the connection manager
-    #[arg(long, short, default_value_t = PORT)]
+    #[arg(long, short, default_value_t = PORT, value_parser = number::within(0..=u16::MAX))]
     port: u16,
     /// Print one line of JSON
     #[arg(long, conflicts_with = "listen")]
@@ -95,6 +99,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok();
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| "expected a number of seconds, such as 0.5".to_owned())
+}
+
+/// Fails if no interface has a device.
+fn require_device() -> Result<(), PerfError> {
+    match device::devices() {
+        Ok(devices) if devices.is_empty() => Err(PerfError::NoDevice(explain_none())),
+        // The first use of a device reports why they cannot be listed.
+        _ => Ok(()),
+    }
 }
 
 /// Runs `urxe ping`.
@@ -118,6 +131,7 @@ fn finish(command: &str, result: Result<(), PerfError>) -> ExitCode {
 }
 
 fn run_ping(arguments: &PingArguments) -> Result<(), PerfError> {
+    require_device()?;
     let Some(peer) = &arguments.end.peer else {
         return server::listen(arguments.end.port);
     };
@@ -145,6 +159,7 @@ fn run_ping(arguments: &PingArguments) -> Result<(), PerfError> {
 }
 
 fn run_perf(arguments: &PerfArguments) -> Result<(), PerfError> {
+    require_device()?;
     let Some(peer) = &arguments.end.peer else {
         return server::listen(arguments.end.port);
     };

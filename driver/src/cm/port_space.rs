@@ -75,7 +75,7 @@ pub enum PortError {
     #[error("all ports of net.ipv4.ip_local_port_range are taken")]
     NoneFree,
     /// The kernel cannot give the name.
-    #[error("a port could not be taken: {0}")]
+    #[error("a port could not be taken by the name of a Unix socket: {0}")]
     System(#[from] io::Error),
 }
 

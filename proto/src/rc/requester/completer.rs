@@ -173,8 +173,14 @@ impl Requester {
         if packets <= 0 {
             return;
         }
-        let in_flight = self.in_flight();
+        // The only READ request does not use the congestion window, which does not grow by it.
+        let in_flight = match self.single_read.is_outstanding() {
+            true => 0,
+            false => self.in_flight(),
+        };
         self.una = reached;
+        self.single_read
+            .progressed(reached, self.window.base(), cx.now);
         self.read_probe = ReadProbe::None;
         self.scoreboard.progressed(reached);
         self.complete_done(cx, reached, host);
