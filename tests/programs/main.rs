@@ -30,6 +30,7 @@ mod pingpong;
 mod preload;
 mod processes;
 mod rdma;
+mod restricted;
 mod rsockets;
 mod selection;
 mod shared_receives;

@@ -161,7 +161,7 @@ impl Cq {
     pub(crate) fn request_notification(self: &Arc<Self>, solicited_only: bool) {
         match self.entries.arm(solicited_only) {
             Request::Armed => self.monitor.armed(),
-            Request::Renewed => {}
+            Request::Renewed => self.monitor.rearmed(),
             Request::Notify { was_armed: true } => self.notify(),
             Request::Notify { was_armed: false } => self.push_event(),
         }

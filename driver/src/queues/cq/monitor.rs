@@ -36,6 +36,11 @@ impl<C> CqMonitor<C> {
         self.waker.arm();
     }
 
+    /// Records that a queue which is armed for a notification was armed again.
+    pub(crate) fn rearmed(&self) {
+        self.waker.rearm();
+    }
+
     /// Records that the notification of a queue was delivered or cancelled.
     pub(crate) fn disarmed(&self) {
         self.waker.handoff().disarm();
