@@ -17,6 +17,7 @@
 pub mod congestion;
 mod loss_recovery;
 mod out_of_order;
+mod read_reply;
 mod replies;
 mod requester;
 mod responder;

@@ -9,7 +9,8 @@ mod execution;
 
 use super::loss_recovery::LossRecovery;
 use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
-use super::replies::{ReadReply, Replies, Sent};
+use super::read_reply::ReadReply;
+use super::replies::{Replies, Sent};
 use super::requester::Outcome;
 use super::response_pacing::ResponsePacing;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
