@@ -7,11 +7,11 @@
 
 use crate::lock_order::{Ordered, Rank};
 use crate::per_process::PerProcess;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use urxe_net::{Counter, SendReport};
 use urxe_proto::ids::Qpn;
 use urxe_proto::qp::Counters;

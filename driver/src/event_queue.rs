@@ -5,12 +5,11 @@
 
 use crate::loss::has_lost_descriptors;
 use crate::semaphore_queue::{Announced, Semaphore, SemaphoreQueue};
-use crate::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What a thread does while it waits for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,31 +160,44 @@ pub struct AckCount {
 }
 
 #[derive(Debug, Default)]
-struct Unacknowledged(u64);
+struct Unacknowledged {
+    events: u64,
+    /// Threads in [`AckCount::wait`].
+    waiters: usize,
+}
 
 impl AckCount {
     /// Counts one delivered event.
     #[inline]
     pub fn delivered(&self) {
-        lock(&self.counts).0 += 1;
+        self.lock().events += 1;
     }
 
     /// Acknowledges `n` events. A larger number than was delivered acknowledges all.
     pub fn acknowledge(&self, n: u32) {
-        let mut counts = lock(&self.counts);
-        counts.0 = counts.0.saturating_sub(u64::from(n));
-        self.changed.notify_all();
+        let mut counts = self.lock();
+        counts.events = counts.events.saturating_sub(u64::from(n));
+        // A notification is a system call, and usually no thread waits.
+        if counts.waiters > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until all delivered events are acknowledged.
     pub fn wait(&self) {
-        let mut counts = lock(&self.counts);
-        while counts.0 > 0 {
+        let mut counts = self.lock();
+        counts.waiters += 1;
+        while counts.events > 0 {
             counts = self
                 .changed
                 .wait(counts)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        counts.waiters -= 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unacknowledged> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A queue with a semaphore that counts its entries, on which readers wait without the lock.
 
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::VecDeque;
 
 /// A semaphore that counts queued entries, on which readers wait.
@@ -23,59 +23,29 @@ pub(crate) struct SemaphoreQueue<T, S> {
     /// the entry first.
     semaphore: S,
     queue: Mutex<Queue<T>>,
+    /// A copy of the number of entries, so that an empty queue is found empty without the lock.
+    /// Changes only while the queue is locked.
+    len: AtomicUsize,
+    /// Threads that are about to take an entry. Decreases only while the queue is locked.
+    takers: AtomicUsize,
 }
 
-/// Invariants: the semaphore's value is the number of entries less `uncounted`, which is at most
-/// the number of entries and at most `takers`.
+/// Invariants: the semaphore's value is the number of entries less `uncounted`, which is at most the number
+/// of entries and at most [`SemaphoreQueue::takers`].
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,
     /// Entries that the semaphore does not include.
     uncounted: usize,
-    /// Threads that are about to take an entry.
-    takers: usize,
 }
 
 impl<T> Queue<T> {
-    fn push(&mut self, new: T, semaphore: &impl Semaphore) {
-        self.entries.push_back(new);
-        if self.uncounted < self.takers {
-            self.uncounted += 1;
-        } else {
-            semaphore.up();
-        }
-    }
-
     /// Subtracts a removed entry from the semaphore.
     fn removed(&mut self, semaphore: &impl Semaphore) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
         } else {
             semaphore.down();
-        }
-    }
-
-    /// See [`SemaphoreQueue::take`].
-    fn take<R>(
-        &mut self,
-        semaphore: &impl Semaphore,
-        mut take: impl FnMut(T) -> Option<R>,
-    ) -> Option<R> {
-        while let Some(oldest) = self.entries.pop_front() {
-            self.removed(semaphore);
-            if let Some(taken) = take(oldest) {
-                return Some(taken);
-            }
-        }
-        None
-    }
-
-    /// Ends an announcement: counts the entries that no other taker is about to take.
-    fn end_announcement(&mut self, semaphore: &impl Semaphore) {
-        self.takers -= 1;
-        while self.uncounted > self.takers {
-            self.uncounted -= 1;
-            semaphore.up();
         }
     }
 }
@@ -88,8 +58,9 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
             queue: Mutex::new(Queue {
                 entries: VecDeque::new(),
                 uncounted: 0,
-                takers: 0,
             }),
+            len: AtomicUsize::new(0),
+            takers: AtomicUsize::new(0),
         }
     }
 
@@ -98,19 +69,55 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
     }
 
     pub(crate) fn push(&self, new: T) {
-        lock(&self.queue).push(new, &self.semaphore);
+        let mut queue = lock(&self.queue);
+        queue.entries.push_back(new);
+        // Before the semaphore, for the same reason as in `take_locked`.
+        self.note_len(&queue);
+        // A thread that announces itself after this load takes an entry that is counted.
+        if queue.uncounted < self.takers.load(Ordering::Relaxed) {
+            queue.uncounted += 1;
+        } else {
+            self.semaphore.up();
+        }
     }
 
     /// Takes the oldest entry and passes it to `take` while the queue is locked. If `take` returns
     /// `None`, continues with the next one.
+    #[inline]
     pub(crate) fn take<R>(&self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        lock(&self.queue).take(&self.semaphore, take)
+        // A reader that finds none waits on the semaphore, which counts entries that are added after
+        // this load, except for those of takers.
+        match self.len.load(Ordering::Acquire) {
+            0 => None,
+            _ => self.take_locked(&mut lock(&self.queue), take),
+        }
+    }
+
+    fn take_locked<R>(
+        &self,
+        queue: &mut Queue<T>,
+        mut take: impl FnMut(T) -> Option<R>,
+    ) -> Option<R> {
+        while let Some(oldest) = queue.entries.pop_front() {
+            queue.removed(&self.semaphore);
+            // After the semaphore: a reader that still finds it positive would otherwise find the
+            // queue empty, and poll until this thread goes on.
+            self.note_len(queue);
+            if let Some(taken) = take(oldest) {
+                return Some(taken);
+            }
+        }
+        None
+    }
+
+    fn note_len(&self, queue: &Queue<T>) {
+        self.len.store(queue.entries.len(), Ordering::Release);
     }
 
     /// Announces that the thread is about to take an entry, if there is one then. It must not sleep
     /// before.
     pub(crate) fn announce(&self) -> Announced<'_, T, S> {
-        lock(&self.queue).takers += 1;
+        self.takers.fetch_add(1, Ordering::Relaxed);
         Announced { queue: Some(self) }
     }
 
@@ -126,6 +133,7 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
                 queue.entries.push_back(one);
             }
         }
+        self.note_len(&queue);
         taken
     }
 }
@@ -140,32 +148,43 @@ pub(crate) struct Announced<'a, T, S: Semaphore> {
 impl<T, S: Semaphore> Announced<'_, T, S> {
     /// See [`SemaphoreQueue::take`].
     pub(crate) fn take<R>(mut self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        let SemaphoreQueue { semaphore, queue } = self.queue.take()?;
-        let mut ending = Ending {
-            queue: lock(queue),
-            semaphore,
-        };
-        ending.queue.take(semaphore, take)
+        let queue = self.queue.take()?;
+        let mut ending = Ending::new(queue);
+        queue.take_locked(&mut ending.queue, take)
     }
 }
 
 /// Ends an announcement when it is dropped, with the queue locked, also if a panic drops it.
 struct Ending<'a, T, S: Semaphore> {
     queue: MutexGuard<'a, Queue<T>>,
-    semaphore: &'a S,
+    of: &'a SemaphoreQueue<T, S>,
+}
+
+impl<'a, T, S: Semaphore> Ending<'a, T, S> {
+    fn new(of: &'a SemaphoreQueue<T, S>) -> Self {
+        Ending {
+            queue: lock(&of.queue),
+            of,
+        }
+    }
 }
 
 impl<T, S: Semaphore> Drop for Ending<'_, T, S> {
+    /// Counts the entries that no other taker is about to take.
+    #[inline]
     fn drop(&mut self) {
-        self.queue.end_announcement(self.semaphore);
+        let takers = self.of.takers.fetch_sub(1, Ordering::Relaxed) - 1;
+        while self.queue.uncounted > takers {
+            self.queue.uncounted -= 1;
+            self.of.semaphore.up();
+        }
     }
 }
 
 impl<T, S: Semaphore> Drop for Announced<'_, T, S> {
     fn drop(&mut self) {
-        if let Some(SemaphoreQueue { semaphore, queue }) = self.queue {
-            let queue = lock(queue);
-            drop(Ending { queue, semaphore });
+        if let Some(queue) = self.queue {
+            drop(Ending::new(queue));
         }
     }
 }

@@ -98,10 +98,15 @@ impl ProgressThread {
         };
         if interval.program_is_outside_calls(polling) && self.network.watch.has_packets() {
             let spent = || time_of(ClockId::ProcessCPUTime);
-            self.policy.found_packets(polling, &interval, now(), spent);
+            let is_armed = engine.waker.handoff().is_armed();
+            self.policy
+                .found_packets(polling, &interval, is_armed, now(), spent);
         }
         if !interval.busy_polls {
             engine.counters.wakeups.add(1);
+            if mode == Mode::Receiving {
+                self.policy.woke(now());
+            }
         }
         if control {
             engine.waker.clear();

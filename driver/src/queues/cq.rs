@@ -9,10 +9,10 @@ use crate::counters::ResourceCount;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::scheduling::moderation::Moderation;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use entries::{Added, Entries, Request};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use urxe_net::{now, wall};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -161,7 +161,7 @@ impl Cq {
     pub(crate) fn request_notification(self: &Arc<Self>, solicited_only: bool) {
         match self.entries.arm(solicited_only) {
             Request::Armed => self.monitor.armed(),
-            Request::Renewed => {}
+            Request::Renewed => self.monitor.rearmed(),
             Request::Notify { was_armed: true } => self.notify(),
             Request::Notify { was_armed: false } => self.push_event(),
         }
@@ -236,6 +236,7 @@ impl Cq {
         self.push_event();
     }
 
+    #[inline]
     fn push_event(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));

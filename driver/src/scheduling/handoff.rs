@@ -39,6 +39,8 @@ pub(crate) struct Handoff {
     returns: AtomicU64,
     /// The number of completion queues that are armed for a notification.
     armed: CachePadded<AtomicUsize>,
+    /// The number of requests for a notification so far.
+    arms: AtomicU64,
 }
 
 impl Handoff {
@@ -49,6 +51,7 @@ impl Handoff {
             waiters: CachePadded::new(AtomicUsize::new(0)),
             returns: AtomicU64::new(0),
             armed: CachePadded::new(AtomicUsize::new(0)),
+            arms: AtomicU64::new(0),
         }
     }
 
@@ -58,8 +61,21 @@ impl Handoff {
     #[must_use]
     pub(crate) fn arm(&self) -> bool {
         self.armed.fetch_add(1, Ordering::Relaxed);
+        self.rearm()
+    }
+
+    /// Records that the program requested the notification of an armed completion queue again, and
+    /// returns whether the progress thread must be woken, as for [`Handoff::arm`].
+    #[must_use]
+    pub(crate) fn rearm(&self) -> bool {
+        self.arms.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.is(Mode::PollersReceive)
+    }
+
+    /// Returns the number of requests for a notification so far.
+    pub(crate) fn arms(&self) -> u64 {
+        self.arms.load(Ordering::Relaxed)
     }
 
     /// Decrements the number of armed completion queues: the notification was delivered or
@@ -99,16 +115,24 @@ impl Handoff {
     }
 
     /// Chooses the mode of the next sleep. `polls` is whether the program polls all the time,
-    /// `polls_memory` whether it polls memory between its calls. `returns` is state that the caller
-    /// keeps from one choice to the next.
-    pub(crate) fn choose(&self, polls: bool, polls_memory: bool, returns: &mut u64) -> Mode {
+    /// `polls_memory` whether it polls memory between its calls. `polled_since` is a value of
+    /// [`Handoff::arms`]: after these requests the program went on polling, and therefore does not
+    /// sleep until a notification. `returns` is state that the caller keeps from one choice to the
+    /// next.
+    pub(crate) fn choose(
+        &self,
+        polls: bool,
+        polls_memory: bool,
+        polled_since: u64,
+        returns: &mut u64,
+    ) -> Mode {
         let now = self.returns.load(Ordering::Relaxed);
         let returned = std::mem::replace(returns, now) != now;
         let mode = if self.has_waiters() && !returned {
             Mode::Parked
         } else if self.has_waiters() || (returned && !polls_memory) {
             Mode::WaitersReceive
-        } else if polls && !self.is_armed() {
+        } else if polls && !self.may_sleep(polled_since) {
             Mode::PollersReceive
         } else {
             Mode::Receiving
@@ -118,7 +142,7 @@ impl Handoff {
         // A thread that left or armed before the store has not woken the progress thread.
         let mode = match mode {
             Mode::Parked if !self.has_waiters() => Mode::WaitersReceive,
-            Mode::PollersReceive if self.is_armed() => Mode::Receiving,
+            Mode::PollersReceive if self.may_sleep(polled_since) => Mode::Receiving,
             mode => return mode,
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
@@ -147,6 +171,12 @@ impl Handoff {
     /// Stores that the thread is awake; it reads the deadlines before it sleeps again.
     pub(crate) fn wake_up(&self) {
         self.asleep_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether the program may sleep until the notification of a completion queue that it
+    /// armed after the first `polled_since` requests.
+    fn may_sleep(&self, polled_since: u64) -> bool {
+        self.is_armed() && self.arms() != polled_since
     }
 
     fn has_waiters(&self) -> bool {

@@ -33,7 +33,11 @@ impl Engine {
                     self.wakeup.write();
                 }
             }
-            Request::Renewed => {}
+            Request::Renewed => {
+                if self.handoff.rearm() {
+                    self.wakeup.write();
+                }
+            }
             Request::Notify { was_armed } => {
                 if was_armed {
                     self.handoff.disarm();
@@ -54,7 +58,7 @@ impl Engine {
     /// Models the progress thread, which must process packets while a queue is armed.
     fn watch(&self) {
         let mut returns = 0;
-        while self.handoff.choose(true, false, &mut returns) != Mode::Receiving {
+        while self.handoff.choose(true, false, 0, &mut returns) != Mode::Receiving {
             self.wakeup.wait();
         }
     }

@@ -8,7 +8,8 @@ use crate::queues::ah::Destination;
 use crate::queues::limits::MAX_INLINE;
 use crate::queues::qp::{Inner, Qp};
 use crate::scheduling::polling::Call;
-use std::sync::{Arc, MutexGuard};
+use crate::sync::MutexGuard;
+use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::ids::Srqn;
 use urxe_proto::qp::{QpState, QpType};
@@ -159,8 +160,10 @@ impl Posting<'_> {
     }
 
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        // If there is no room, `post_send` returns the error.
-        self.has_room(1);
+        if !self.inner.coalescing.is_empty() {
+            // If there is no room, `post_send` returns the error.
+            self.has_room(1);
+        }
         let mut host = self.qp.host(self.held.table());
         self.inner.transport.post_send(wr, self.now, &mut host)?;
         self.sends = self.sends.saturating_add(1);
@@ -238,7 +241,7 @@ impl Drop for Posting<'_> {
         if !is_deferred {
             self.qp
                 .transmit(&mut self.inner, self.now, self.held.table());
-            self.inner.coalescing.posted(now());
+            self.inner.coalescing.posted(now);
         }
         let effects = self.inner.take_effects();
         self.engine.apply(self.qp, effects);

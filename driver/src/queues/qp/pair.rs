@@ -24,9 +24,9 @@ use crate::queues::srq::Xrcd;
 use crate::scheduling::coalescing::Coalescing;
 use crate::scheduling::delayed_ack::DelayedAck;
 use crate::scheduling::destinations::DestinationLimiter;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use urxe_net::{now, thread};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
@@ -343,6 +343,7 @@ impl Qp {
     }
 
     /// Publishes the state machine's state: in-flight bytes, timer and state copy.
+    #[inline(always)]
     pub(crate) fn publish(&self, inner: &mut Inner, regions: &RegionTable) {
         if let Some(share) = &mut inner.share {
             share.count(&inner.transport);

@@ -4,7 +4,8 @@ use super::effects::Effects;
 use super::pair::{Inner, Qp};
 use crate::lock_order::Ordered;
 use crate::memory::regions::RegionTable;
-use std::sync::{Arc, MutexGuard};
+use crate::sync::MutexGuard;
+use std::sync::Arc;
 use urxe_net::{Datagram, SendBatch};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -92,14 +93,15 @@ impl<'a> Incoming<'a> {
 
     /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
     /// if a poll of the application received these packets and ACKs may be delayed; then the ACK
-    /// may be delayed, to be sent with the next post. `batch` is used for what is sent.
+    /// may be delayed, to be sent with the next post. `batch` is used for what is sent. Usually there
+    /// are no effects.
     pub(crate) fn answer(
         mut self,
         now: Time,
         empty_polls: Option<u64>,
         regions: &RegionTable,
         batch: &mut Option<Box<SendBatch>>,
-    ) -> Effects {
+    ) -> Option<Effects> {
         let inner = &mut *self.inner;
         inner.answer_pending = false;
         let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
@@ -110,6 +112,6 @@ impl<'a> Incoming<'a> {
         } else {
             self.qp.transmit_with(inner, now, regions, batch);
         }
-        inner.take_effects()
+        (!inner.effects.is_empty()).then(|| inner.take_effects())
     }
 }
