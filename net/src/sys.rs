@@ -275,7 +275,7 @@ mod tests {
         list.push(libc::IPPROTO_IP, libc::IP_TTL, 64_i32);
         let (pointer, len) = list.as_list();
         // SAFETY: `msghdr` consists of integers and raw pointers, for which zeroes are valid.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_control = pointer;
         message.msg_controllen = len as _;
         let mut found = Vec::new();
