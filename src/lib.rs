@@ -181,14 +181,17 @@ mod mw;
 pub mod net;
 mod outstanding;
 mod pd;
+mod post_error;
 pub mod prelude;
 mod qp;
 pub mod reactor;
+mod registration;
 mod slices;
 mod srq;
 mod sync;
 mod tasks;
 mod wait;
+mod wait_on;
 mod work;
 
 pub use buffer::{BufferPool, LocalBuffer};

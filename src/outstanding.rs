@@ -5,7 +5,8 @@
 //! completion queues have reserved entries.
 #![forbid(unsafe_code)]
 
-use crate::slices::{Extent, Memory};
+use crate::buffer::Extent;
+use crate::slices::Memory;
 use crate::tasks::RoomWaiters;
 use crate::wait::lock;
 use std::collections::{HashMap, VecDeque};

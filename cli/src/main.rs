@@ -14,6 +14,7 @@ mod headers;
 mod installed;
 mod launch;
 mod library;
+mod number;
 mod pages;
 mod perf;
 mod private;
@@ -23,6 +24,7 @@ mod stat;
 mod sysfs;
 mod top;
 mod vendored;
+mod which;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -30,8 +32,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// The environment variable with the log filter, in `tracing_subscriber::EnvFilter` syntax.
-const LOG: &str = "URXE_LOG";
+use run::LOG;
 
 /// RDMA verbs in user space: RoCEv2 without a NIC, a kernel module or root.
 #[derive(Parser)]
@@ -84,7 +85,13 @@ fn main() -> ExitCode {
             "urxe: invalid {LOG}: {error}; use a level, such as {LOG}=debug or \
              {LOG}=urxe_driver=trace"
         );
-        return ExitCode::FAILURE;
+        let executes = |arguments: &Arguments| {
+            matches!(arguments.command, Command::Run(_) | Command::Shell(_))
+        };
+        return match arguments.as_ref().is_some_and(executes) {
+            true => ExitCode::from(run::OWN_FAILURE),
+            false => ExitCode::FAILURE,
+        };
     }
     let Some(arguments) = arguments else {
         return rdma::rdma(&words[1..]);

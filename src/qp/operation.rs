@@ -4,7 +4,10 @@
 //! the completion. There is no cancellation of a posted work request in verbs.
 #![forbid(unsafe_code)]
 
-use super::{Core, DatagramQueuePair, Destination, Posted, PreparedQueuePair, QueuePair};
+use super::connected::{PreparedQueuePair, QueuePair};
+use super::core::{Core, Posted};
+use super::datagram::DatagramQueuePair;
+use super::destination::Destination;
 use crate::buffer::LocalBuffer;
 use crate::completion::{Completion, Done};
 use crate::cq::CompletionQueue;

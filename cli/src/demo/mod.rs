@@ -10,9 +10,9 @@ mod pattern;
 mod peer;
 mod pingpong;
 mod plan;
+mod process;
 mod verbs;
 
-use std::env;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -32,11 +32,12 @@ use urxe_driver::device::{self, devices_by_name};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
-use crate::devices::{NO_DEVICE, align, explain_missing};
+use crate::devices::{align, explain_none};
 use crate::library::{self, LibraryError};
 use control::{ControlError, Measured, Report};
 use peer::{PeerError, Role, Setup};
 use plan::{Operation, Plan};
+use process::{own_path, print};
 
 /// The time without any report after which the demo fails. Peers report their own stalls earlier.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -86,7 +87,7 @@ enum DemoError {
     Library(#[from] LibraryError),
     #[error("cannot list the devices: {0}")]
     Interfaces(#[source] io::Error),
-    #[error("{NO_DEVICE}\n{0}")]
+    #[error("{0}")]
     NoDevice(String),
     #[error("no device {name}; the devices of this host are {known} (see `urxe devices`)")]
     UnknownDevice { name: String, known: String },
@@ -106,7 +107,7 @@ enum DemoError {
         interface: String,
         interface_mtu: u32,
     },
-    #[error("cannot start the peer processes: {0}")]
+    #[error("cannot start the peer processes: {0}; `urxe doctor` checks what they need")]
     Start(#[source] io::Error),
     #[error("the {0} process: {1}")]
     Peer(&'static str, String),
@@ -193,17 +194,11 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     Ok(pingpong::show(device.name(), arguments.gid_index))
 }
 
-/// Writes to standard output. A failed write means that the reader closed the pipe.
-fn print(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
-}
-
 /// Returns the device of this name; without a name the loopback device, or else the first.
 fn choose(name: Option<&str>) -> Result<Arc<Device>, DemoError> {
     let mut found = devices_by_name().map_err(DemoError::Interfaces)?;
     if found.is_empty() {
-        let why = explain_missing().map_err(DemoError::Interfaces)?;
-        return Err(DemoError::NoDevice(why));
+        return Err(DemoError::NoDevice(explain_none()));
     }
     let at = match name {
         None => found
@@ -395,12 +390,6 @@ fn start_peer(
         let _ = reports.send(Event::Closed(name));
     });
     Ok(child)
-}
-
-/// Returns the path of this program. `/proc/self/exe` reaches a file that a newer build replaced.
-fn own_path() -> PathBuf {
-    let path = env::current_exe().ok().filter(|path| path.is_file());
-    path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
 /// The length of the progress bar for each operation.

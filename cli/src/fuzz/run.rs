@@ -12,9 +12,18 @@ use super::connection::{self, ConnectError, Connection, MTU};
 use super::link::{Arrival, Link, LinkError};
 use super::oracle::Responder;
 use super::packets::{self, TestPacket};
-use super::report::{Departure, Report};
+use super::report::{Report, Violation};
+use super::rng::TestRng;
 use super::verdict::{Allowed, Response, is_fatal};
-use super::{ConnectionSource, TestRng};
+
+/// The source of connections.
+#[derive(Clone, Copy)]
+pub enum ConnectionSource {
+    /// Connect by the RDMA CM to this port.
+    Cm(u16),
+    /// Use this established connection.
+    ExistingConnection(Connection),
+}
 
 /// The time to wait for an optional response that determines the next packet.
 const OPTIONAL_RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);
@@ -254,7 +263,7 @@ impl<'a> Run<'a> {
             if expected == got {
                 got.push_str(" with wrong data");
             }
-            Departure {
+            Violation {
                 seed: self.seed,
                 case: number,
                 expected,

@@ -1,6 +1,7 @@
 //! `urxe ping` and `urxe perf`: latency and throughput between two hosts, by the Rust API.
 
 mod client;
+mod error;
 mod latency;
 mod server;
 mod session;
@@ -12,15 +13,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use urxe_driver::device;
 
 use client::Measured;
+use error::PerfError;
 pub use latency::show as show_time;
 use latency::{PERCENTILES, show};
 use session::{MAX_SIZE, Operation, PORT, Session, WORD};
 
+use crate::devices::explain_none;
+use crate::number;
+
 /// The most queue pairs, and the most outstanding operations of each.
-const MAX_QPS: i64 = 512;
-const MAX_DEPTH: i64 = 4096;
+const MAX_QPS: u32 = 512;
+const MAX_DEPTH: u32 = 4096;
 
 /// Send messages that a peer sends back, and show the round trips
 #[derive(clap::Args)]
@@ -33,13 +39,13 @@ pub struct PingArguments {
     #[command(flatten)]
     end: End,
     /// Messages to send
-    #[arg(long, short, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short, default_value_t = 10, value_parser = number::within(1..=u64::MAX))]
     count: u64,
     /// Seconds between two messages
-    #[arg(long, short, default_value = "0.2", value_parser = seconds)]
+    #[arg(long, short, default_value = "0.2", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// Bytes of a message
-    #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    #[arg(long, short, default_value_t = 64, value_parser = number::within(1..=MAX_SIZE))]
     size: u32,
 }
 
@@ -59,16 +65,16 @@ pub struct PerfArguments {
     #[arg(long, default_value = "write")]
     op: Operation,
     /// Bytes of an operation; atomics always have 8
-    #[arg(long, short, default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    #[arg(long, short, default_value_t = 65536, value_parser = number::within(1..=MAX_SIZE))]
     size: u32,
     /// Queue pairs, each with a connection
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_QPS))]
+    #[arg(long, default_value_t = 1, value_parser = number::within(1..=MAX_QPS))]
     qps: u32,
     /// Operations outstanding on each queue pair
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
+    #[arg(long, default_value_t = 16, value_parser = number::within(1..=MAX_DEPTH))]
     depth: u32,
     /// Seconds to measure
-    #[arg(long, short, default_value = "5", value_parser = seconds)]
+    #[arg(long, short, default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
     duration: Duration,
 }
 
@@ -82,7 +88,7 @@ struct End {
     #[arg(long)]
     listen: bool,
     /// Port of the connection manager
-    #[arg(long, short, default_value_t = PORT)]
+    #[arg(long, short, default_value_t = PORT, value_parser = number::within(0..=u16::MAX))]
     port: u16,
     /// Print one line of JSON
     #[arg(long, conflicts_with = "listen")]
@@ -95,64 +101,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "expected a number of seconds, such as 0.5".to_owned())
 }
 
-/// Why a measurement, or a connection of the listening end, fails.
-#[derive(Debug, thiserror::Error)]
-enum PerfError {
-    #[error("cannot listen at port {port}: {source}; choose another one with --port")]
-    Listen {
-        port: u16,
-        #[source]
-        source: urxe::cm::Error,
-    },
-    #[error("cannot resolve {peer}: {source}; give a host name or an IP address")]
-    Name {
-        peer: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{0} has no address; give a host name or an IP address")]
-    NoAddress(String),
-    #[error(
-        "cannot connect to {peer}: {source}\nRun `urxe perf --listen` there; `urxe doctor {ip}` \
-         checks the path",
-        ip = .peer.ip()
-    )]
-    Connect {
-        peer: SocketAddr,
-        #[source]
-        source: urxe::cm::Error,
-    },
-    #[error("the peer is another program, or another version of urxe: run the same version there")]
-    OtherProgram,
-    #[error("at least one queue pair is needed")]
-    NoQueuePair,
-    #[error("an operation fails: {0}\nThe peer may have ended; `urxe doctor` checks the path")]
-    Operation(#[source] urxe::WorkError),
-    #[error("no operation completes for {} s: check the path with `urxe doctor`", .0.as_secs())]
-    Stalled(Duration),
-    #[error(transparent)]
-    Urxe(#[from] urxe::Error),
+/// Fails if no interface has a device.
+fn require_device() -> Result<(), PerfError> {
+    match device::devices() {
+        Ok(devices) if devices.is_empty() => Err(PerfError::NoDevice(explain_none())),
+        // The first use of a device reports why they cannot be listed.
+        _ => Ok(()),
+    }
 }
-
-/// The errors of single calls, which need no advice of their own.
-macro_rules! from_call {
-    ($($error:ty),* $(,)?) => {$(
-        impl From<$error> for PerfError {
-            fn from(error: $error) -> Self {
-                Self::Urxe(error.into())
-            }
-        }
-    )*};
-}
-
-from_call!(
-    urxe::cm::Error,
-    urxe::BuildError,
-    urxe::CqError,
-    urxe::RegisterError,
-    urxe::PostError,
-    urxe::RangeError,
-);
 
 /// Runs `urxe ping`.
 pub fn ping(arguments: &PingArguments) -> ExitCode {
@@ -175,6 +131,7 @@ fn finish(command: &str, result: Result<(), PerfError>) -> ExitCode {
 }
 
 fn run_ping(arguments: &PingArguments) -> Result<(), PerfError> {
+    require_device()?;
     let Some(peer) = &arguments.end.peer else {
         return server::listen(arguments.end.port);
     };
@@ -202,6 +159,7 @@ fn run_ping(arguments: &PingArguments) -> Result<(), PerfError> {
 }
 
 fn run_perf(arguments: &PerfArguments) -> Result<(), PerfError> {
+    require_device()?;
     let Some(peer) = &arguments.end.peer else {
         return server::listen(arguments.end.port);
     };

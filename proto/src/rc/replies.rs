@@ -3,9 +3,12 @@
 //! Adjacent acknowledgements are coalesced. READ responses are built from memory when the sink has
 //! room, so a long READ takes one entry in the queue.
 
-use crate::host::{Memory, Receives, RemoteKey, Transmit};
+use super::read_reply::ReadReply;
+use super::response_pacing::ResponsePacing;
+use crate::host::{Memory, Receives, Transmit};
 use crate::psn::Psn;
 use crate::service::Context;
+use crate::time::Time;
 use crate::wire::{
     Aeth, Credits, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, packet_len,
 };
@@ -45,23 +48,6 @@ enum Answer {
     },
 }
 
-/// A READ whose responses are being sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ReadReply {
-    /// The PSN of the first response.
-    pub(super) first: Psn,
-    /// The PSN after the last response.
-    pub(super) end: Psn,
-    /// The address of the next response's data.
-    pub(super) addr: u64,
-    /// The key for that memory.
-    pub(super) key: RemoteKey,
-    /// The remaining bytes.
-    pub(super) left: u32,
-    /// Whether it answers a duplicate.
-    pub(super) is_duplicate: bool,
-}
-
 /// The result of sending answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
@@ -69,6 +55,8 @@ pub(super) enum Sent {
     All,
     /// The sink is full.
     Full,
+    /// The pacing permits the next response at this time.
+    Paced(Time),
     /// The memory of a READ is no longer accessible. Its NAK takes the place of the responses.
     AccessLost,
 }
@@ -244,6 +232,7 @@ impl Replies {
     pub(super) fn transmit<H: Memory + Receives, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
+        pacing: &mut ResponsePacing,
         host: &H,
         out: &mut T,
     ) -> Sent {
@@ -258,12 +247,24 @@ impl Replies {
                         syndrome: Syndrome::Ack(credits),
                         msn: reply.msn,
                     };
-                    match send_read(cx, aeth, &mut reply.psn, read, host, out) {
+                    let next = &mut reply.psn;
+                    let end = match read.is_duplicate {
+                        true => read.end,
+                        false => read.first + pacing.permitted(cx.now).min(read.packets()),
+                    };
+                    match send_read(cx, aeth, next, end, read, host, out) {
+                        Sent::All if *next != read.end => {
+                            let sent = next.diff(read.first) as u32;
+                            return Sent::Paced(pacing.resumes_at(sent));
+                        }
                         Sent::All => {
+                            if !read.is_duplicate {
+                                pacing.ended(cx.now);
+                            }
                             self.queue.pop_front();
                             continue;
                         }
-                        Sent::Full => return Sent::Full,
+                        sent @ (Sent::Full | Sent::Paced(_)) => return sent,
                         Sent::AccessLost => {
                             let code = NakCode::RemoteAccess;
                             cx.counters.count_fatal_nak(code);
@@ -306,16 +307,17 @@ impl Answer {
     }
 }
 
-/// Sends the responses to a READ, beginning with PSN `next`.
+/// Sends the responses to a READ, beginning with PSN `next`, up to `end`.
 fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
     aeth: Aeth,
     next: &mut Psn,
+    end: Psn,
     read: &mut ReadReply,
     memory: &M,
     out: &mut T,
 ) -> Sent {
-    while *next != read.end {
+    while next.before(end) {
         let len = read.left.min(cx.attr.path_mtu.bytes() as u32);
         let position = Position::new(*next == read.first, next.next() == read.end);
         let mut header = cx

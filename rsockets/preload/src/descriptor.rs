@@ -1,35 +1,17 @@
 //! Descriptors: duplicating, closing and querying them.
 
-use std::ffi::{c_int, c_long, c_ulong};
+use std::ffi::{c_int, c_long};
 use std::sync::Arc;
 
-use libc::{stat, stat64};
+use libc::{Ioctl, stat, stat64};
 
 use crate::call::{next, real};
+use crate::kernel::close_descriptor;
 use crate::next::preserve_errno;
 use crate::rdma;
 use crate::table::{self, Target};
 
-real! { close dup dup2 dup3 fcntl fcntl64 ioctl fstat fstat64 __fxstat __fxstat64 }
-
-/// Closes a descriptor of the kernel.
-///
-/// # Safety
-/// The descriptor must not be used afterwards.
-pub(crate) unsafe fn close_descriptor(number: c_int) -> c_int {
-    // SAFETY: the descriptor is not used afterwards (section Safety).
-    unsafe { next!(close(number: c_int) -> c_int) }
-}
-
-/// Opens a descriptor that reserves a number for a socket.
-pub(crate) fn place(close_on_exec: bool) -> c_int {
-    let flags = match close_on_exec {
-        true => libc::O_RDONLY | libc::O_CLOEXEC,
-        false => libc::O_RDONLY,
-    };
-    // SAFETY: the path is NUL-terminated.
-    unsafe { libc::open(c"/dev/null".as_ptr(), flags) }
-}
+real! { dup dup2 dup3 fcntl fcntl64 ioctl fstat fstat64 __fxstat __fxstat64 }
 
 /// Interposes the C function of this name.
 ///
@@ -159,7 +141,7 @@ fcntls! { fcntl fcntl64 }
 /// # Safety
 /// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int {
+pub unsafe extern "C" fn ioctl(number: c_int, request: Ioctl, argument: *mut c_int) -> c_int {
     let target = table::find(number);
     match &target {
         Some(target) if target.is_rsocket() && request == libc::FIONBIO => {
@@ -177,7 +159,7 @@ pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c
             let number = kernel.map_or(number, |target| target.target());
             // SAFETY: the C library's function has this type, and the arguments are the caller's
             // under the same contract.
-            unsafe { next!(ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int) }
+            unsafe { next!(ioctl(number: c_int, request: Ioctl, argument: *mut c_int) -> c_int) }
         }
     }
 }

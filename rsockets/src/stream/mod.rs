@@ -9,9 +9,9 @@ pub use link::Ready;
 
 use super::data::{Sink, Source};
 use super::error::Error;
-use super::lock;
-use super::service::{self, Service};
+use super::service::{self, Service, Stream};
 use super::settings::{Settings, defaults};
+use super::sync::lock;
 use super::watch::Watchers;
 use link::Link;
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 use urxe_driver::cm::id::{Service as Kind, Transport};
-use urxe_driver::cm::{Id, PortSpace};
+use urxe_driver::cm::{Event, Id, PortSpace};
 use urxe_driver::event_queue::EventQueue;
 use urxe_driver::{Mr, Pd};
 use urxe_proto::mtu::Mtu;
@@ -162,7 +162,7 @@ impl StreamSocket {
             descriptor_flags: AtomicI32::new(0),
             v6,
         });
-        let number = socket.service.register(&socket);
+        let number = socket.service.register(Arc::<Self>::downgrade(&socket));
         socket.id.tag.store(number, Ordering::Release);
         Ok(socket)
     }
@@ -170,11 +170,6 @@ impl StreamSocket {
     /// Returns the socket's number.
     pub fn number(&self) -> RawFd {
         self.arrivals.fd().as_raw_fd()
-    }
-
-    /// Returns the tag of the socket's identifier.
-    pub(super) fn service_number(&self) -> usize {
-        self.id.tag()
     }
 
     /// Returns the connection, if it is or was established.
@@ -488,22 +483,6 @@ impl StreamSocket {
         }
     }
 
-    /// Returns the interval of keep-alive probes.
-    pub(super) fn keep_idle(&self) -> Duration {
-        let seconds = match self.options().keep_idle {
-            0 => system_keep_idle(),
-            set => set,
-        };
-        Duration::from_secs(seconds.into())
-    }
-
-    /// Sends a keep-alive probe.
-    pub(super) fn keep_alive(&self) {
-        if let Ok(link) = self.link() {
-            link.keep_alive();
-        }
-    }
-
     /// Returns and clears the pending error.
     pub fn take_error(&self) -> i32 {
         std::mem::take(&mut lock(&self.state).error)
@@ -528,4 +507,28 @@ fn system_keep_idle() -> u32 {
     text.ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(USUAL)
+}
+
+impl Stream for StreamSocket {
+    fn service_number(&self) -> usize {
+        self.id.tag()
+    }
+
+    fn handle_event(&self, event: &Event) {
+        self.on_event(event);
+    }
+
+    fn keep_idle(&self) -> Duration {
+        let seconds = match self.options().keep_idle {
+            0 => system_keep_idle(),
+            set => set,
+        };
+        Duration::from_secs(seconds.into())
+    }
+
+    fn keep_alive(&self) {
+        if let Ok(link) = self.link() {
+            link.keep_alive();
+        }
+    }
 }

@@ -3,14 +3,15 @@
 //! The packages are reproducible: their content depends on the commit, the toolchain and the
 //! target, not on the time, the user or the directory of the source tree.
 
-mod action;
 mod build;
 mod debian;
+mod files;
 mod fresh_root;
+mod products;
 mod tree;
+mod workflow;
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -19,12 +20,11 @@ use crate::debian_root;
 use crate::outcome::Outcome;
 use crate::release::{self, succeed};
 use crate::test_log::TestLog;
+use files::{recreate, remove, write};
+use products::{Products, VERSION};
 
 /// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "dist";
-
-/// The version of all packages.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The tool that lists components, from crates.io.
 const SBOM_TOOL: (&str, &str) = ("cargo-sbom", "0.10.0");
@@ -47,18 +47,18 @@ pub(crate) struct DistOptions {
     /// Install the packages in a fresh root and run programs from there
     #[arg(long)]
     check: bool,
-}
 
-/// The files of a build, from which packages are made.
-struct Products {
-    /// The target triple without a version of glibc.
-    target: String,
-    /// The directory with the command and the shared objects.
-    directory: PathBuf,
-    /// The command as it runs on this host, which writes manual pages and completions.
-    runnable: PathBuf,
-    /// Whether packages are compressed well, which takes half a minute for files with symbols.
-    compressed: bool,
+    /// Run the steps of this workflow of GitHub Actions here, with the packages
+    #[arg(long, value_name = "FILE")]
+    workflow: Option<PathBuf>,
+
+    /// The source tree that the workflow checks out
+    #[arg(long, value_name = "DIRECTORY", requires = "workflow")]
+    checkout: Option<PathBuf>,
+
+    /// Use the packages that an earlier call or the check has made
+    #[arg(long, requires = "workflow")]
+    no_build: bool,
 }
 
 /// Runs the command. Returns whether it succeeded.
@@ -74,6 +74,9 @@ pub(crate) fn run(options: &DistOptions, workspace: &Path, target: &Path) -> boo
 
 fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), String> {
     let out = options.out.clone().unwrap_or_else(|| target.join("dist"));
+    if options.no_build {
+        return run_workflow(options, &out, workspace, &build::host()?);
+    }
     recreate(&out)?;
     let products = build::dist(options.target.as_deref(), workspace, target)?;
     let mut files = pack(&products, workspace, &out)?;
@@ -84,9 +87,23 @@ fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), St
     for file in &files {
         println!("{}", file.display());
     }
-    match options.check {
-        true => fresh_root::check(&out, target),
-        false => Ok(()),
+    if options.check {
+        fresh_root::check(&out, target)?;
+    }
+    run_workflow(options, &out, workspace, &products.target)
+}
+
+/// Runs the workflow of the options, if there is one.
+fn run_workflow(
+    options: &DistOptions,
+    packages: &Path,
+    workspace: &Path,
+    target: &str,
+) -> Result<(), String> {
+    let checkout = options.checkout.as_deref();
+    match &options.workflow {
+        Some(file) => workflow::run(file, checkout, packages, workspace, target),
+        None => Ok(()),
     }
 }
 
@@ -126,7 +143,7 @@ fn try_step(workspace: &Path, target: &Path) -> Result<(), String> {
     let files = pack(&products, workspace, &out)?;
     write_checksums(&out, &files)?;
     fresh_root::check(&out, target)?;
-    action::check(&out, workspace, &products.target)
+    workflow::check(&out, workspace, &products.target)
 }
 
 /// Writes the packages to `out` and returns their names.
@@ -210,26 +227,4 @@ fn write_checksums(out: &Path, files: &[PathBuf]) -> Result<(), String> {
         return Err(String::from_utf8_lossy(&sums.stderr).into_owned());
     }
     write(&out.join("SHA256SUMS"), &sums.stdout)
-}
-
-/// Writes a file and its parent directories.
-fn write(path: &Path, content: &[u8]) -> Result<(), String> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(parent)
-        .and_then(|()| fs::write(path, content))
-        .map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn remove(directory: &Path) -> Result<(), String> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {error}", directory.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn recreate(directory: &Path) -> Result<(), String> {
-    remove(directory)?;
-    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
 }

@@ -1,6 +1,6 @@
 //! The execution of a request with the expected PSN: the remaining checks, and each operation.
 
-use super::super::replies::ReadReply;
+use super::super::read_reply::ReadReply;
 use super::{Executed, ExecutedKind, INVALID, NO_ACCESS, Refusal, Responder};
 use crate::host::{Access, AtomicOp, Completions, Host};
 use crate::placement::{MessageInfo, Placement, PlacementError, remote_key};
@@ -145,6 +145,9 @@ impl Responder {
         self.remember(cx.attr, Executed { first, end, kind });
         self.expected = end;
         self.message_done();
+        if cx.attr.max_dest_rd_atomic == 1 {
+            self.pacing.requested(cx.now, &reply, cx.attr.path_mtu);
+        }
         self.replies.read(self.msn, reply);
         Ok(())
     }
