@@ -13,7 +13,6 @@
 //! report of a gap, not with an acknowledgement: an acknowledgement of a retransmitted packet does
 //! not show that the timeout exceeds the round trip.
 
-use super::reordering::Reordering;
 use crate::psn::Psn;
 use crate::time::Time;
 use crate::wire::RnrTimer;
@@ -65,8 +64,6 @@ pub(super) enum Expired {
     Probe,
     /// Go back to the oldest unacknowledged packet.
     Retransmit,
-    /// Retransmit the packet of the reported gap, which was not only late.
-    RepairGap,
     /// The RNR wait is over: continue.
     RnrOver,
     /// `retry_cnt` is exhausted.
@@ -131,7 +128,6 @@ pub(super) struct LossRecovery {
     sent_at: Time,
     /// The gap that last caused a retransmission, and when.
     gap: Option<(Psn, Time)>,
-    reordering: Reordering,
 }
 
 impl LossRecovery {
@@ -151,7 +147,6 @@ impl LossRecovery {
             rnr_until: None,
             sent_at: Time(0),
             gap: None,
-            reordering: Reordering::default(),
         };
         recovery.configure(timeout, retry_cnt, rnr_retry);
         recovery
@@ -200,7 +195,6 @@ impl LossRecovery {
 
     /// Stops the timers: no answer is outstanding.
     pub(super) fn stop(&mut self) {
-        self.reordering.clear();
         self.probe_at = Time::NEVER;
         self.timeout_at = Time::NEVER;
     }
@@ -251,31 +245,6 @@ impl LossRecovery {
     pub(super) fn gap_retransmitted(&mut self, psn: Psn, now: Time) {
         self.gap = Some((psn, now));
         self.backoff = 0;
-    }
-
-    /// Handles the report of a gap at `psn`. Returns whether to wait for [`Expired::RepairGap`]: the
-    /// path is known to reorder, so the packet may be late.
-    pub(super) fn tolerates_gap(&mut self, psn: Psn, now: Time) -> bool {
-        let round_trip = self.round_trip.smoothed;
-        round_trip.is_some_and(|it| self.reordering.gap_reported(psn, now, it))
-    }
-
-    /// Whether the gap at `psn` was reported, and its repair waits.
-    pub(super) fn awaits_late_packet(&self, psn: Psn) -> bool {
-        self.reordering.awaits(psn)
-    }
-
-    /// Records that the packet at `psn` is retransmitted for a gap in requests.
-    pub(super) fn request_retransmitted(&mut self, psn: Psn, now: Time) {
-        self.gap_retransmitted(psn, now);
-        self.reordering.retransmitted(psn, now);
-    }
-
-    /// Handles the acknowledgement of all packets before `una`.
-    #[inline]
-    pub(super) fn acknowledged(&mut self, una: Psn, now: Time) {
-        self.reordering
-            .acknowledged(una, now, self.round_trip.smoothed);
     }
 
     /// Ends the back-off: the answer to a retransmission shows that others were lost, not late.
@@ -343,7 +312,7 @@ impl LossRecovery {
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
-            None => (self.probe_at.min(self.timeout_at)).min(self.reordering.deadline()),
+            None => self.probe_at.min(self.timeout_at),
         }
     }
 
@@ -355,9 +324,6 @@ impl LossRecovery {
             }
             self.rnr_until = None;
             return Expired::RnrOver;
-        }
-        if self.reordering.expire(now) {
-            return Expired::RepairGap;
         }
         if now >= self.timeout_at {
             if self.retries_left == 0 {
@@ -386,7 +352,6 @@ impl LossRecovery {
     pub(super) fn path_changed(&mut self) {
         self.round_trip = RoundTrip::default();
         self.backoff = 0;
-        self.reordering = Reordering::default();
     }
 
     /// Stops the timers and resets the counters and the round-trip estimate; the attributes stay.

@@ -9,7 +9,6 @@
 //! - `replies`: sends acknowledgements and responses in PSN order.
 //! - `response_pacing`: spreads the responses to long READ requests over time.
 //! - `loss_recovery`: timers, retries and round trips; [`congestion`]: the congestion window.
-//! - `reordering`: the time to wait for late packets before a retransmission.
 //!
 //! [`RcQp`] combines them with the states of the queue pair. The caller passes in packets with a
 //! valid ICRC, polls for packets to send after every call, and calls [`RcQp::handle_timeout`] at
@@ -18,7 +17,6 @@
 pub mod congestion;
 mod loss_recovery;
 mod out_of_order;
-mod reordering;
 mod replies;
 mod requester;
 mod responder;

@@ -453,8 +453,6 @@ impl Requester {
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.recovery.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
-            Expired::RepairGap if self.has_gone_back() => {}
-            Expired::RepairGap => self.repair_gap(cx),
             Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;

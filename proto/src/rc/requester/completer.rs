@@ -105,9 +105,7 @@ impl Requester {
             if self.recovery.waits_for_receiver() {
                 return self.settle(cx, host);
             }
-            let is_known = self.recovery.is_duplicate_report(psn, cx.now)
-                || self.recovery.awaits_late_packet(psn);
-            if is_known {
+            if self.recovery.is_duplicate_report(psn, cx.now) {
                 return self.settle(cx, host);
             }
             if !self.recovery.gap_without_progress() {
@@ -119,18 +117,10 @@ impl Requester {
         {
             return self.settle(cx, host);
         }
-        if self.fast_retransmit.peer_keeps_requests() && self.recovery.tolerates_gap(psn, cx.now) {
-            return self.settle(cx, host);
-        }
-        self.repair_gap(cx);
-        self.settle(cx, host)
-    }
-
-    /// Repairs the gap at `una` that the responder has reported.
-    pub(super) fn repair_gap(&mut self, cx: &mut Context<'_>) {
-        self.recovery.request_retransmitted(self.una, cx.now);
+        self.recovery.gap_retransmitted(psn, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.retransmit();
+        self.settle(cx, host)
     }
 
     #[inline]
@@ -193,7 +183,6 @@ impl Requester {
             .progressed(reached, self.window.base(), cx.now);
         self.read_probe = ReadProbe::None;
         self.scoreboard.progressed(reached);
-        self.recovery.acknowledged(reached, cx.now);
         self.complete_done(cx, reached, host);
         self.requests.progressed(reached);
         if self.cursor.psn.before(reached) {

@@ -615,59 +615,6 @@ fn many_gaps_in_a_window_are_repaired_in_fewer_round_trips_than_gaps() {
     assert!(sent < PACKETS as usize + 3 * LOSSY.len(), "{sent}");
 }
 
-/// Posts a WRITE of ten packets, and sends them. A round trip takes 8 ms.
-fn send_ten(end: &mut Endpoint) {
-    end.post_signaled(1, write_to(0), 10 * MTU);
-    assert_eq!(end.poll().len(), 10);
-    end.now = end.now + ms(8);
-}
-
-/// A requester whose round trip was measured, and whose first retransmission was needless: packet
-/// 10 was late. All 20 packets are acknowledged.
-fn on_reordering_path() -> Endpoint {
-    let mut end = Endpoint::new();
-    send_ten(&mut end);
-    end.deliver(ack(9), &[]);
-    send_ten(&mut end);
-    end.deliver(nak(10, NakCode::PsnSequence), &[]);
-    assert_eq!(psns(&end.poll()), [10]);
-    end.now = end.now + ms(1);
-    end.deliver(ack(19), &[]);
-    assert_eq!(end.done(), [(1, Success), (1, Success)]);
-    end
-}
-
-#[test]
-fn late_packet_on_a_path_that_reorders_is_not_sent_again() {
-    let mut end = on_reordering_path();
-    send_ten(&mut end);
-    let window = end.qp.congestion_window();
-    end.deliver(nak(23, NakCode::PsnSequence), &[]);
-    assert!(end.poll().is_empty());
-    assert_eq!(end.qp.deadline(), end.now + ms(2));
-    end.now = end.now + ms(1);
-    end.deliver(ack(29), &[]);
-    assert_eq!(end.done(), [(1, Success)]);
-    assert_eq!(end.qp.counters().retransmitted, 1);
-    assert!(end.qp.congestion_window() >= window);
-    assert_eq!(end.qp.deadline(), Time::NEVER);
-}
-
-#[test]
-fn lost_packet_on_a_path_that_reorders_is_sent_again_after_the_tolerance() {
-    let mut end = on_reordering_path();
-    send_ten(&mut end);
-    for _ in 0..3 {
-        end.deliver(nak(23, NakCode::PsnSequence), &[]);
-    }
-    assert!(end.poll().is_empty());
-    end.wait_for_deadline();
-    assert_eq!(psns(&end.poll()), [23]);
-    end.deliver(ack(29), &[]);
-    assert_eq!(end.done(), [(1, Success)]);
-    assert_eq!(end.qp.state(), QpState::Rts);
-}
-
 /// Delivers a WRITE of one byte, from another UDP source port of the peer.
 fn write_from(end: &mut Endpoint, offset: u32, port: u16) {
     let header = rdma(RcWriteOnly, offset, REMOTE, offset as usize, 1).with_payload_len(1);
