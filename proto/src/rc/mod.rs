@@ -342,7 +342,7 @@ impl RcQp {
         }
         if outcome == Outcome::Continue {
             full = full || (!requests_first && requester.transmit(&mut cx, host, out));
-            outcome = requester.settle(&mut cx, host);
+            outcome = requester.fail_unsendable(&mut cx, host);
         }
         self.requests_first = responses_fill;
         self.conclude(outcome, now, host);

@@ -170,8 +170,8 @@ impl Requester {
         self.queue.room()
     }
 
-    /// Whether [`Requester::transmit`] and [`Requester::settle`] have nothing to do: the queue is
-    /// empty, and no state of a work request is left.
+    /// Whether [`Requester::transmit`] and [`Requester::fail_unsendable`] have nothing to do: the
+    /// queue is empty, and no state of a work request is left.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && self.fast_retransmit.current().is_none()
@@ -467,7 +467,7 @@ impl Requester {
             }
             Expired::RetriesExceeded => return Outcome::RetriesExceeded,
         }
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     /// Ends the connection: the peer does not answer, and there is no alternate path.
@@ -498,7 +498,11 @@ impl Requester {
     }
 
     /// Fails the oldest work request if it is the one that cannot be sent.
-    pub(super) fn settle<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+    pub(super) fn fail_unsendable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut H,
+    ) -> Outcome {
         match self.unsendable {
             Some((index, status)) if index == self.queue.head() => self.fail(cx, status, host),
             _ => Outcome::Continue,

@@ -28,7 +28,7 @@ impl Requester {
             _ => self.una,
         };
         if matches!(aeth.syndrome, Syndrome::Ack(_)) && self.probe_answered(cx, psn) {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         if psn.before(oldest) || !psn.before(self.sent_end) {
             cx.counters.stale_responses += 1;
@@ -44,7 +44,7 @@ impl Requester {
                 } else if missing > 0 {
                     self.retransmit_rest(missing);
                 }
-                self.settle(cx, host)
+                self.fail_unsendable(cx, host)
             }
             Syndrome::RnrNak(timer) => {
                 cx.counters.rnr_naks_received += 1;
@@ -61,7 +61,7 @@ impl Requester {
                     cx.counters.rnr_retries_exceeded += 1;
                     return self.fail(cx, WcStatus::RnrRetryExcErr, host);
                 }
-                self.settle(cx, host)
+                self.fail_unsendable(cx, host)
             }
             Syndrome::Nak(NakCode::PsnSequence) => self.gap_reported(cx, psn, host),
             Syndrome::Nak(code) => {
@@ -73,7 +73,7 @@ impl Requester {
                     _ => WcStatus::BadRespErr,
                 };
                 if self.refuses_partial(psn, status, cx.now) {
-                    return self.settle(cx, host);
+                    return self.fail_unsendable(cx, host);
                 }
                 cx.counters.fatal_naks_received += 1;
                 self.refused(cx, psn, status, host)
@@ -97,16 +97,16 @@ impl Requester {
             if !self.has_gone_back() {
                 self.scoreboard.note_nak(psn);
             }
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         if self.una == before {
             // Linux's rxe, having sent an RNR NAK, sends this NAK for later packets. It reports no
             // loss, and the retransmission follows when the wait is over.
             if self.recovery.waits_for_receiver() {
-                return self.settle(cx, host);
+                return self.fail_unsendable(cx, host);
             }
             if self.recovery.is_duplicate_report(psn, cx.now) {
-                return self.settle(cx, host);
+                return self.fail_unsendable(cx, host);
             }
             if !self.recovery.gap_without_progress() {
                 return Outcome::RetriesExceeded;
@@ -115,12 +115,12 @@ impl Requester {
             && !self.recovery.waits_for_receiver()
             && self.fast_retransmit.is_in_flight(psn)
         {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         self.recovery.gap_retransmitted(psn, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.retransmit();
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     #[inline]
@@ -234,7 +234,7 @@ impl Requester {
         host: &mut H,
     ) -> Outcome {
         let Some((head, wqe)) = self.answered(cx, psn, Some(payload), host) else {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         };
         let index = psn.diff(wqe.first_psn) as u32;
         let expected = match wqe.op {
@@ -263,7 +263,7 @@ impl Requester {
         host: &mut H,
     ) -> Outcome {
         let Some((head, wqe)) = self.answered(cx, psn, None, host) else {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         };
         if !wqe.op.is_atomic() {
             cx.counters.stale_responses += 1;
@@ -329,7 +329,7 @@ impl Requester {
             self.update_credits(credits.count());
         }
         self.response_arrived(cx, host);
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     /// Handles a fatal NAK for the request with this PSN.
