@@ -30,6 +30,10 @@ pub struct Case {
     pub loss: f64,
     /// The number of consecutive packets per loss.
     pub run: u32,
+    /// The probability that a packet is late.
+    pub reorder: f64,
+    /// The longest time by which it is late.
+    pub late: Duration,
     /// The number of work requests that each requester keeps posted.
     pub depth: u32,
     /// The number of READ requests that each requester may have outstanding (`max_rd_atomic`).
@@ -50,6 +54,8 @@ pub const NIC: Case = Case {
     mark: usize::MAX,
     loss: 0.0,
     run: 1,
+    reorder: 0.0,
+    late: Duration::ZERO,
     depth: 16,
     reads: READS,
     warm_up: Duration::ZERO,

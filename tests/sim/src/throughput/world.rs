@@ -174,7 +174,10 @@ impl World {
             true => self.arrived += 1,
             false => self.arrived_again += 1,
         }
-        let at = leaves + half;
+        let mut at = leaves + half;
+        if self.case.reorder > 0.0 && self.rng.random_bool(self.case.reorder) {
+            at = at + self.case.late.mul_f64(self.rng.random());
+        }
         self.in_flight
             .push(Reverse((at, self.number, to, packet, marked)));
     }
