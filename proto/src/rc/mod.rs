@@ -334,11 +334,12 @@ impl RcQp {
         let mut outcome = Outcome::Continue;
         let mut responses_fill = false;
         let mut full = requests_first && requester.transmit(&mut cx, host, out);
-        if !full {
+        // Usually only one of the two has something to send.
+        if !full && responder.has_responses() {
             (full, outcome) = responder.transmit(&mut cx, host, out);
             responses_fill = full;
         }
-        if outcome == Outcome::Continue {
+        if outcome == Outcome::Continue && !requester.is_idle() {
             full = full || (!requests_first && requester.transmit(&mut cx, host, out));
             outcome = requester.settle(&mut cx, host);
         }
