@@ -171,6 +171,7 @@ impl Window {
     }
 
     /// The congestion window in packets; at least 1.
+    #[inline]
     pub(super) fn packets(&self) -> u32 {
         let window = self.notification.limit(self.controller.window());
         match self.is_short_path {
@@ -180,6 +181,7 @@ impl Window {
     }
 
     /// The base window, in packets.
+    #[inline]
     pub(super) fn base(&self) -> u32 {
         self.base
     }
