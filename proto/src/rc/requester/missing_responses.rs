@@ -155,6 +155,7 @@ impl Requester {
     }
 
     /// Sends the probe that is due. Returns false when the sink is full.
+    #[cold]
     pub(super) fn transmit_read_probe<T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -224,6 +225,7 @@ impl Requester {
     }
 
     /// Sends repeated requests for missing responses. Returns false when the sink is full.
+    #[cold]
     pub(super) fn transmit_missing<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
