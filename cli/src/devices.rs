@@ -38,11 +38,9 @@ fn describe() -> io::Result<Description> {
     let found = device::devices()?;
     let without = explain_missing()?;
     if found.is_empty() {
-        let why = device::explain_empty_selection();
-        let why = why.as_deref().unwrap_or(NO_DEVICE);
         return Ok(Description {
             devices: String::new(),
-            without: format!("urxe: {why}\n{without}"),
+            without: format!("urxe: {}\n", explain_none()),
         });
     }
     let mut rows = vec![HEADINGS.map(String::from).to_vec()];
@@ -67,6 +65,14 @@ fn describe() -> io::Result<Description> {
     Ok(Description { devices, without })
 }
 
+/// Explains why there is no device: a line with the remedy, and one for each interface.
+pub fn explain_none() -> String {
+    let why = device::explain_empty_selection().unwrap_or_else(|| NO_DEVICE.to_owned());
+    // Without the list, the first line still has the remedy.
+    let missing = explain_missing().unwrap_or_default();
+    format!("{why}\n{missing}").trim_end().to_owned()
+}
+
 /// The message if no interface has a device.
 pub const NO_DEVICE: &str = "no device: no network interface is usable. A device needs an \
                              interface that is up and has an address; `ip link set dev lo up` \
@@ -79,7 +85,6 @@ pub const NO_DEVICE: &str = "no device: no network interface is usable. A device
 pub fn explain_missing() -> io::Result<String> {
     let mut text = String::new();
     for (interface, why) in device::interfaces_without_device()? {
-        let why = why.replace("NAME", &interface);
         writeln!(text, "  {interface}: {why}").expect("a string takes every write");
     }
     Ok(text)

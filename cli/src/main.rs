@@ -14,6 +14,7 @@ mod headers;
 mod installed;
 mod launch;
 mod library;
+mod number;
 mod pages;
 mod perf;
 mod private;
@@ -84,7 +85,13 @@ fn main() -> ExitCode {
             "urxe: invalid {LOG}: {error}; use a level, such as {LOG}=debug or \
              {LOG}=urxe_driver=trace"
         );
-        return ExitCode::FAILURE;
+        let executes = |arguments: &Arguments| {
+            matches!(arguments.command, Command::Run(_) | Command::Shell(_))
+        };
+        return match arguments.as_ref().is_some_and(executes) {
+            true => ExitCode::from(run::OWN_FAILURE),
+            false => ExitCode::FAILURE,
+        };
     }
     let Some(arguments) = arguments else {
         return rdma::rdma(&words[1..]);

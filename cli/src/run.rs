@@ -24,7 +24,7 @@ const NOT_FOUND: u8 = 127;
 /// The exit status of `env` and shells for a program that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 /// The exit status of `env` for its own failures.
-const OWN_FAILURE: u8 = 125;
+pub const OWN_FAILURE: u8 = 125;
 
 /// Whether to preload the library.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +135,13 @@ pub fn shell(arguments: ShellArguments) -> ExitCode {
     };
     let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let shell = shell.unwrap_or_else(|| "/bin/sh".into());
+    if find_program(&shell).is_none() {
+        eprintln!(
+            "urxe shell: {}: no such file; set SHELL to an installed shell, such as /bin/sh",
+            shell.display()
+        );
+        return ExitCode::from(NOT_FOUND);
+    }
     execute("urxe shell", arguments.options, &[shell], variables)
 }
 
@@ -220,14 +227,16 @@ fn execute(
     let is_path = program.as_bytes().contains(&b'/');
     let program = program.display();
     if error.kind() != io::ErrorKind::NotFound {
-        eprintln!("{own_name}: {program}: {error}");
+        let remedy = found.as_deref().map_or("", permission_remedy);
+        eprintln!("{own_name}: {program}: {error}{remedy}");
         return ExitCode::from(NOT_EXECUTABLE);
     }
     match found {
         // The file exists, so the error is about its interpreter.
         Some(path) => {
             eprintln!(
-                "{own_name}: {program}: the interpreter of {} does not exist",
+                "{own_name}: {program}: the interpreter of {} does not exist; install the one \
+                 that the first line of a script, or `readelf --program-headers`, names",
                 path.display()
             );
             ExitCode::from(NOT_EXECUTABLE)
@@ -235,11 +244,26 @@ fn execute(
         None => {
             // As in a shell, only a name without a slash is searched for.
             match is_path {
-                true => eprintln!("{own_name}: {program}: no such file"),
-                false => eprintln!("{own_name}: {program}: not found in PATH"),
+                true => eprintln!("{own_name}: {program}: no such file; correct the path"),
+                false => eprintln!(
+                    "{own_name}: {program}: not found in PATH; install it, or give its path"
+                ),
             }
             ExitCode::from(NOT_FOUND)
         }
+    }
+}
+
+/// Returns what permits executing a file that exists, after a separator; empty if its mode is not
+/// the reason.
+fn permission_remedy(path: &Path) -> &'static str {
+    const EXECUTABLE: u32 = 0o111;
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => "; it is a directory: give the path of a program",
+        Ok(metadata) if metadata.mode() & EXECUTABLE == 0 => {
+            "; make it executable with `chmod +x`, or run its interpreter"
+        }
+        _ => "",
     }
 }
 

@@ -38,7 +38,10 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
     let survey = match stat::survey(RESPONSE_TIMEOUT) {
         Ok(survey) => select(survey, arguments),
         Err(error) => {
-            eprintln!("urxe stat: cannot query the processes: {error}");
+            eprintln!(
+                "urxe stat: cannot query the processes: {error}; the query needs Unix sockets, \
+                 `urxe doctor` checks them"
+            );
             return ExitCode::FAILURE;
         }
     };
@@ -92,19 +95,29 @@ fn json(survey: &Survey) -> String {
 fn remarks(survey: &Survey, arguments: &Arguments) -> String {
     let mut text = String::new();
     if survey.processes.is_empty() {
-        text += match arguments.device {
-            Some(_) => "urxe stat: no urxe process of this user uses this device\n",
-            None => "urxe stat: no urxe process of this user in this network namespace\n",
+        text += &match &arguments.device {
+            Some(device) => format!(
+                "urxe stat: no urxe process of this user uses the device {device}; `urxe stat` \
+                 shows those of all devices, `urxe devices` the names\n"
+            ),
+            None => "urxe stat: no urxe process of this user in this network namespace; programs \
+                     appear here while they use a device\n"
+                .to_owned(),
         };
     }
     if survey.silent > 0 {
-        text += &format!(
-            "urxe stat: {} urxe process(es) did not respond: owned by another user, stopped, or of \
-             an older version\n",
-            survey.silent
-        );
+        text += &format!("urxe stat: {}\n", explain_silent(survey.silent));
     }
     text
+}
+
+/// Explains why processes that hold a slot do not report.
+pub fn explain_silent(count: usize) -> String {
+    let processes = if count == 1 { "process" } else { "processes" };
+    format!(
+        "{count} urxe {processes} did not respond: owned by another user, stopped, or of an older \
+         version; run this command as that user"
+    )
 }
 
 /// Formats the counters as a table.

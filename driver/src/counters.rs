@@ -7,11 +7,11 @@
 
 use crate::lock_order::{Ordered, Rank};
 use crate::per_process::PerProcess;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use urxe_net::{Counter, SendReport};
 use urxe_proto::ids::Qpn;
 use urxe_proto::qp::Counters;
@@ -140,12 +140,12 @@ pub(crate) enum Resource {
 
 /// The count of one object, which ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct ResourceCount {
     device: Arc<DeviceCounters>,
     kind: Resource,
 }
 
-impl Drop for Counted {
+impl Drop for ResourceCount {
     fn drop(&mut self) {
         self.device.resources[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
@@ -183,10 +183,10 @@ pub(crate) struct DeviceCounters {
 
 impl DeviceCounters {
     /// Counts an object until the returned value is dropped.
-    pub(crate) fn count(self: &Arc<Self>, kind: Resource) -> Counted {
+    pub(crate) fn count(self: &Arc<Self>, kind: Resource) -> ResourceCount {
         self.resources[kind as usize].fetch_add(1, Ordering::Relaxed);
         let device = Arc::clone(self);
-        Counted { device, kind }
+        ResourceCount { device, kind }
     }
 
     /// Returns the number of objects of this kind that exist.
@@ -325,6 +325,8 @@ impl DeviceCounters {
             ("sq_num_tree", sq.of(S::RetryExcErr)),
             ("sq_num_rree", sq.of(S::RnrRetryExcErr)),
             ("num_cqovf", self.cq_overruns.get()),
+            // Requests behind a gap for which there was no room.
+            ("oos_drop_count", transport.out_of_order_dropped),
             // Congestion: CNPs and ECN marks at the notification point, CNPs at the reaction point.
             ("np_cnp_sent", transport.cnps_sent),
             ("np_ecn_marked_roce_packets", transport.ecn_marked),

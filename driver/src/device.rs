@@ -6,13 +6,13 @@ mod speed;
 use crate::counters;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
 use crate::per_process::PerProcess;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use urxe_net::{Address, Interface, LocalAddress, list_interfaces, variable};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
@@ -145,7 +145,7 @@ fn usable_interfaces() -> io::Result<Vec<Interface>> {
 ///
 /// # Errors
 /// As for [`devices`].
-pub fn interfaces_without_device() -> io::Result<Vec<(String, &'static str)>> {
+pub fn interfaces_without_device() -> io::Result<Vec<(String, String)>> {
     let selection = selection()?;
     let interfaces = list_interfaces()?;
     let mut chosen = usable_interfaces()?;
@@ -157,7 +157,10 @@ pub fn interfaces_without_device() -> io::Result<Vec<(String, &'static str)>> {
     let why = |interface: &Interface| {
         let is_chosen = chosen.iter().any(|chosen| chosen.index == interface.index);
         let why = unusable(interface).or_else(|| (!is_chosen).then_some(not_chosen));
-        Some((interface.name.clone(), why?))
+        Some((
+            interface.name.clone(),
+            why?.replace("NAME", &interface.name),
+        ))
     };
     Ok(interfaces.iter().filter_map(why).collect())
 }
@@ -211,7 +214,7 @@ fn described(interface: &str) -> (String, Speed) {
     }
 }
 
-/// Returns why an interface has no device; `None` if it has one.
+/// Returns why an interface has no device, with `NAME` in place of its name; `None` if it has one.
 fn unusable(interface: &Interface) -> Option<&'static str> {
     if !interface.up {
         return Some("it is down (`ip link set dev NAME up`)");

@@ -3,18 +3,17 @@
 //! The descriptor is an eventfd in semaphore mode. It is readable while events are queued, and each
 //! event makes one readable edge. It blocks unless the application sets `O_NONBLOCK`.
 
-use crate::counted::{Announced, Count, Counted};
 use crate::loss::has_lost_descriptors;
-use crate::sync::lock;
+use crate::semaphore_queue::{Announced, Semaphore, SemaphoreQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What a thread does while it waits for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Meanwhile {
+pub(crate) enum WaitStrategy {
     /// It receives packets, since the event comes with a packet: so no other thread has to be
     /// woken.
     Receive,
@@ -25,21 +24,21 @@ pub(crate) enum Meanwhile {
 /// A queue of events, oldest first, with a file descriptor that is readable while it holds any.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    events: Counted<T, Semaphore>,
-    meanwhile: Meanwhile,
+    events: SemaphoreQueue<T, SemaphoreFd>,
+    wait_strategy: WaitStrategy,
 }
 
 /// See [`EventQueue::announce`].
-pub(crate) type AnnouncedTake<'a, T> = Announced<'a, T, Semaphore>;
+pub(crate) type AnnouncedTake<'a, T> = Announced<'a, T, SemaphoreFd>;
 
 /// The offset with which preadv2(2) reads from a file that has no position.
 const NO_OFFSET: u64 = u64::MAX;
 
 /// The eventfd, whose value is the number of queued events.
 #[derive(Debug)]
-pub(crate) struct Semaphore(OwnedFd);
+pub(crate) struct SemaphoreFd(OwnedFd);
 
-impl Semaphore {
+impl SemaphoreFd {
     fn is_readable(&self) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut fds, Some(&rustix::time::Timespec::default())) {
@@ -50,7 +49,7 @@ impl Semaphore {
     }
 }
 
-impl Count for Semaphore {
+impl Semaphore for SemaphoreFd {
     fn up(&self) {
         if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
@@ -94,7 +93,7 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// The process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
-        Self::with(Meanwhile::Receive)
+        Self::with(WaitStrategy::Receive)
     }
 
     /// Creates an empty queue for rare events. A thread that waits for an event sleeps, and packets
@@ -103,20 +102,20 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// The process has no file descriptor left.
     pub fn of_rare_events() -> io::Result<Self> {
-        Self::with(Meanwhile::Sleep)
+        Self::with(WaitStrategy::Sleep)
     }
 
-    fn with(meanwhile: Meanwhile) -> io::Result<Self> {
+    fn with(wait_strategy: WaitStrategy) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         Ok(EventQueue {
-            events: Counted::with(Semaphore(fd)),
-            meanwhile,
+            events: SemaphoreQueue::with(SemaphoreFd(fd)),
+            wait_strategy,
         })
     }
 
     /// The file descriptor, readable while events are queued.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.events.count().0.as_fd()
+        self.events.semaphore().0.as_fd()
     }
 
     /// Adds an event.
@@ -125,8 +124,8 @@ impl<T> EventQueue<T> {
     }
 
     /// Returns what a thread does while it waits for an event.
-    pub(crate) fn meanwhile(&self) -> Meanwhile {
-        self.meanwhile
+    pub(crate) fn wait_strategy(&self) -> WaitStrategy {
+        self.wait_strategy
     }
 
     /// Takes the oldest event that `take` accepts, while the queue is locked.
@@ -147,8 +146,8 @@ impl<T> EventQueue<T> {
     }
 
     /// Removes and returns the events for which `gone` returns true, in their order.
-    pub(crate) fn retract(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
-        self.events.retract(gone)
+    pub(crate) fn extract_if(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+        self.events.extract_if(gone)
     }
 }
 
@@ -161,31 +160,44 @@ pub struct AckCount {
 }
 
 #[derive(Debug, Default)]
-struct Unacknowledged(u64);
+struct Unacknowledged {
+    events: u64,
+    /// Threads in [`AckCount::wait`].
+    waiters: usize,
+}
 
 impl AckCount {
     /// Counts one delivered event.
     #[inline]
     pub fn delivered(&self) {
-        lock(&self.counts).0 += 1;
+        self.lock().events += 1;
     }
 
     /// Acknowledges `n` events. A larger number than was delivered acknowledges all.
     pub fn acknowledge(&self, n: u32) {
-        let mut counts = lock(&self.counts);
-        counts.0 = counts.0.saturating_sub(u64::from(n));
-        self.changed.notify_all();
+        let mut counts = self.lock();
+        counts.events = counts.events.saturating_sub(u64::from(n));
+        // A notification is a system call, and usually no thread waits.
+        if counts.waiters > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until all delivered events are acknowledged.
     pub fn wait(&self) {
-        let mut counts = lock(&self.counts);
-        while counts.0 > 0 {
+        let mut counts = self.lock();
+        counts.waiters += 1;
+        while counts.events > 0 {
             counts = self
                 .changed
                 .wait(counts)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        counts.waiters -= 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unacknowledged> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,9 +218,9 @@ mod tests {
         queue.push(1);
         queue.push(2);
         assert_eq!(queue.next().unwrap(), 1);
-        assert!(queue.events.count().is_readable().unwrap());
+        assert!(queue.events.semaphore().is_readable().unwrap());
         assert_eq!(queue.next().unwrap(), 2);
-        assert!(!queue.events.count().is_readable().unwrap());
+        assert!(!queue.events.semaphore().is_readable().unwrap());
         assert_eq!(queue.next().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
@@ -218,10 +230,10 @@ mod tests {
         for event in [1, 2, 1, 3] {
             queue.push(event);
         }
-        assert_eq!(queue.retract(|event| *event == 1), [1, 1]);
+        assert_eq!(queue.extract_if(|event| *event == 1), [1, 1]);
         assert_eq!(queue.next().unwrap(), 2);
         assert_eq!(queue.next().unwrap(), 3);
-        assert!(!queue.events.count().is_readable().unwrap());
+        assert!(!queue.events.semaphore().is_readable().unwrap());
     }
 
     #[test]
@@ -230,7 +242,7 @@ mod tests {
         queue.push(1);
         rustix::io::read(queue.fd(), &mut [0_u8; 8]).unwrap();
         assert_eq!(queue.take(), Some(1));
-        assert!(!queue.events.count().is_readable().unwrap());
+        assert!(!queue.events.semaphore().is_readable().unwrap());
     }
 
     #[test]
@@ -238,13 +250,13 @@ mod tests {
         let queue = nonblocking();
         let announced = queue.announce();
         queue.push(1);
-        assert!(!queue.events.count().is_readable().unwrap());
+        assert!(!queue.events.semaphore().is_readable().unwrap());
         queue.push(2);
-        assert!(queue.events.count().is_readable().unwrap());
+        assert!(queue.events.semaphore().is_readable().unwrap());
         assert_eq!(announced.take(Some), Some(1));
-        assert!(queue.events.count().is_readable().unwrap());
+        assert!(queue.events.semaphore().is_readable().unwrap());
         assert_eq!(queue.take(), Some(2));
-        assert!(!queue.events.count().is_readable().unwrap());
+        assert!(!queue.events.semaphore().is_readable().unwrap());
     }
 
     #[test]
@@ -253,7 +265,7 @@ mod tests {
         let announced = queue.announce();
         queue.push(1);
         drop(announced);
-        assert!(queue.events.count().is_readable().unwrap());
+        assert!(queue.events.semaphore().is_readable().unwrap());
         assert_eq!(queue.next().unwrap(), 1);
     }
 
@@ -271,8 +283,8 @@ mod tests {
 
     #[test]
     fn a_blocking_reader_waits_for_the_event() {
-        for meanwhile in [Meanwhile::Receive, Meanwhile::Sleep] {
-            let queue = EventQueue::with(meanwhile).unwrap();
+        for wait_strategy in [WaitStrategy::Receive, WaitStrategy::Sleep] {
+            let queue = EventQueue::with(wait_strategy).unwrap();
             std::thread::scope(|scope| {
                 let reader = scope.spawn(|| queue.next().unwrap());
                 queue.push(7);
@@ -282,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn retract_does_not_block() {
-        /// Often enough that a retraction meets a reader between its poll and its read.
+    fn extract_if_does_not_block() {
+        /// Often enough that a removal meets a reader between its poll and its read.
         const ROUNDS: u32 = 20_000;
         const LAST: u32 = u32::MAX;
         let queue = EventQueue::of_rare_events().unwrap();
@@ -291,12 +303,12 @@ mod tests {
             let reader = scope.spawn(|| while queue.next().unwrap() != LAST {});
             for event in 0..ROUNDS {
                 queue.push(event);
-                queue.retract(|other| *other == event);
+                queue.extract_if(|other| *other == event);
             }
             queue.push(LAST);
             reader.join().unwrap();
         });
-        assert!(!queue.events.count().is_readable().unwrap());
+        assert!(!queue.events.semaphore().is_readable().unwrap());
     }
 
     #[test]

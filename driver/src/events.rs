@@ -140,7 +140,7 @@ impl AsyncEvents {
     /// Removes the events of an object that is being destroyed, and waits until the application has
     /// acknowledged those that it has taken.
     pub(crate) fn end(&self, origin: &Arc<Origin>) {
-        self.retract(|event| {
+        self.extract_if(|event| {
             event
                 .object
                 .origin()

@@ -21,7 +21,7 @@ pub fn private_mounts(user: bool) -> io::Result<()> {
 
 /// Marks all descriptors of this process from 3 on close-on-exec, so that programs that it starts
 /// inherit only the standard ones.
-pub fn keep_descriptors() {
+pub fn close_descriptors_on_exec() {
     const FIRST: libc::c_uint = 3;
     // SAFETY: the call takes integers only; it marks descriptors and closes none. On a kernel
     // without the flag (before Linux 5.11) it fails, and the descriptors are inherited.

@@ -16,7 +16,6 @@
 //! program's memory, which only `memory::access` makes.
 
 pub mod cm;
-mod counted;
 mod counters;
 pub mod device;
 pub mod event_queue;
@@ -32,6 +31,7 @@ pub mod per_process;
 mod ports;
 mod queues;
 mod scheduling;
+mod semaphore_queue;
 mod sync;
 pub mod tables;
 

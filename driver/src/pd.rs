@@ -1,6 +1,6 @@
 //! Protection domains: they associate queue pairs with the memory that these may use (10.2.3).
 
-use crate::counters::{Counted, DeviceCounters, Resource};
+use crate::counters::{DeviceCounters, Resource, ResourceCount};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ pub struct Pd {
     id: u64,
     /// The device in whose counts it and its objects are included.
     device: Option<Arc<DeviceCounters>>,
-    _counted: Option<Counted>,
+    _counted: Option<ResourceCount>,
 }
 
 impl Pd {
@@ -35,7 +35,7 @@ impl Pd {
     }
 
     /// Counts an object of this domain with its device, until the returned value is dropped.
-    pub(crate) fn count(&self, kind: Resource) -> Option<Counted> {
+    pub(crate) fn count(&self, kind: Resource) -> Option<ResourceCount> {
         self.device.as_ref().map(|device| device.count(kind))
     }
 

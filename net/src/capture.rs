@@ -57,7 +57,10 @@ pub enum CaptureError {
     #[error("this build has no capture: build it with the Cargo feature `capture`")]
     NotBuilt,
     /// The file cannot be opened or written.
-    #[error("{}: {source}", path.display())]
+    #[error(
+        "cannot write {}: {source}; name a file in a directory that this user may write to",
+        path.display()
+    )]
     File {
         /// The file.
         path: PathBuf,

@@ -90,7 +90,9 @@ impl OpenError {
     /// Converts the error of a system call that does not concern an address.
     pub(super) fn system(what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { what, source },
+            Some(libc::EPERM | libc::EACCES | libc::EAFNOSUPPORT) => {
+                OpenError::NotPermitted { what, source }
+            }
             Some(libc::EMFILE | libc::ENFILE) => OpenError::TooManyFiles { what, source },
             _ => OpenError::System { what, source },
         }

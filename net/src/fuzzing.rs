@@ -6,7 +6,7 @@ use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
 use crate::socket::open_receiver;
 use crate::steering::open_probe_socket;
-use crate::steering::program::{self, Order};
+use crate::steering::program::{self, SocketIndices};
 use socket2::Socket;
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,8 +16,8 @@ use std::os::fd::AsFd;
 pub type Instruction = (u16, u8, u8, u32);
 
 /// Returns the steering program for the socket index of each slot, see `steering`.
-pub fn program(order: &Order, others: Option<u16>) -> Vec<Instruction> {
-    program::code(order, others)
+pub fn program(indices: &SocketIndices, others: Option<u16>) -> Vec<Instruction> {
+    program::code(indices, others)
         .iter()
         .map(|op| (op.code, op.jt, op.jf, op.k))
         .collect()
@@ -49,9 +49,9 @@ impl SharedPort {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn attach(&self, order: &Order, others: Option<u16>) -> io::Result<()> {
+    pub fn attach(&self, indices: &SocketIndices, others: Option<u16>) -> io::Result<()> {
         let receiver = self.receivers.first().ok_or(io::ErrorKind::NotFound)?;
-        program::attach(receiver.as_fd(), order, others)
+        program::attach(receiver.as_fd(), indices, others)
     }
 
     /// Sends a datagram, and returns the index of the socket that receives it.

@@ -94,6 +94,7 @@ impl MessageHeaders {
         // contract, section Safety. So the length is that of the part of the control buffer that
         // holds control messages. The buffer lives as long as this value, and no reference to it
         // exists (see `new`).
+        #[allow(clippy::unnecessary_cast, reason = "the length is a `u32` with musl")]
         let controls = unsafe {
             std::slice::from_raw_parts(
                 header.msg_hdr.msg_control.cast::<u8>(),

@@ -89,7 +89,13 @@ pub(super) fn open_group_receiver(
                 socket.join_multicast_v4_n(&ip, &interface)
             }
             IpAddr::V6(ip) => {
-                set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0_i32)?;
+                match set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0_i32) {
+                    // Before Linux 4.20.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                        tracing::debug!("groups of other interfaces are received as well");
+                    }
+                    set => set?,
+                }
                 socket.join_multicast_v6(&ip, group.scope_id())
             }
         }

@@ -9,13 +9,13 @@
 //! The kernel does not report the indices, so processes probe for them. For a QPN in slot 255 the
 //! program returns the low 16 bits of the QPN, so a *probe* reaches the socket with a given index.
 //! The process that receives a probe sends its slot to the prober. One round of probes (a *sweep*)
-//! yields the index of every slot (the [`Order`]), and the process that made it attaches a new
+//! yields the index of every slot ([`SocketIndices`]), and the process that made it attaches a new
 //! program.
 //!
 //! A process sweeps when it joins, and whenever it receives a datagram for another living process.
-//! A sweep that changes the order is followed by another one: the probes of the first may have
+//! A sweep that changes the indices is followed by another one: the probes of the first may have
 //! passed no program at all, and a third process may have attached a better program meanwhile. A
-//! process whose sweep changes nothing attaches nothing. So every wrong order is corrected,
+//! process whose sweep changes nothing attaches nothing. So every wrong index is corrected,
 //! whichever process ends and however. A killed process leaves no shared state half written.
 //!
 //! A probe for an unused index reaches some socket of the group, by the kernel's hash, and is
@@ -34,7 +34,7 @@ use crate::error::OpenError;
 use crate::qpn::PROBE_SLOT;
 use crate::slot::live_slots;
 use crate::sync::lock;
-use program::Order;
+use program::SocketIndices;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
@@ -49,12 +49,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The time for which a sweep waits for missing answers.
 pub(super) const SWEEP_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The pause between two sweeps while they change the order; otherwise it doubles.
+/// The pause between two sweeps while they change the indices; otherwise it doubles.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time for which a living process may miss the sweeps before its slot is removed from the
-/// order. A process that gets no CPU time has not ended.
+/// indices. A process that gets no CPU time has not ended.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The number of probes beyond the number of living processes: for a forked child that holds its
@@ -118,16 +118,16 @@ pub(super) struct Steering {
 }
 
 struct State {
-    order: Order,
-    /// Slots of the order that did not answer the last sweep, with the time of the first miss. The
+    indices: SocketIndices,
+    /// Slots in `indices` that did not answer the last sweep, with the time of the first miss. The
     /// process may be stopped, slow, or replaced by one that is not in this group. A slot that
-    /// answers nothing for [`SLOT_TIMEOUT`] is removed from the order.
+    /// answers nothing for [`SLOT_TIMEOUT`] is removed from the indices.
     missed: BTreeMap<u8, Time>,
     /// Whether this process may not attach programs, or has left the group: then it does not sweep.
     refused: bool,
     sweep: Option<Sweep>,
     /// Whether the attached program may be another process's. Then the next sweep attaches this
-    /// process's program even if the order is unchanged.
+    /// process's program even if the indices are unchanged.
     is_stale: bool,
     /// Whether a sweep is due, at `not_before` or later.
     pending: bool,
@@ -138,7 +138,7 @@ struct State {
 struct Sweep {
     nonce: Nonce,
     /// The first answer of each slot.
-    answers: Order,
+    answers: SocketIndices,
     live: Vec<u8>,
     /// The number of probes without an answer.
     unanswered: u16,
@@ -164,7 +164,7 @@ impl Steering {
             counters,
             prober: open_probe_socket(address)?,
             state: Mutex::new(State {
-                order: Order::new(),
+                indices: SocketIndices::new(),
                 missed: BTreeMap::new(),
                 refused: false,
                 sweep: None,
@@ -178,7 +178,7 @@ impl Steering {
         let live = live_slots().map_err(|e| OpenError::system("listing processes", e))?;
         let mut state = steering.state();
         if live.iter().all(|&other| other == slot) {
-            state.order.insert(slot, 0);
+            state.indices.insert(slot, 0);
             steering.attach(&mut state, receiver);
         } else {
             steering.start(&mut state, live, now);
@@ -219,17 +219,20 @@ impl Steering {
     /// Records that no process holds `slot` any more.
     pub(super) fn process_ended(&self, slot: u8, now: Time) {
         let mut state = self.state();
-        if state.order.remove(&slot).is_some() {
+        if state.indices.remove(&slot).is_some() {
             state.pending = !state.refused;
             state.is_stale = true;
-            self.update_lowest(&state.order);
+            self.update_lowest(&state.indices);
         }
         drop(state);
         self.on_time_inner(now, None);
     }
 
-    fn update_lowest(&self, order: &Order) {
-        let lowest = order.keys().next().map_or(self.slot, |&s| s.min(self.slot));
+    fn update_lowest(&self, indices: &SocketIndices) {
+        let lowest = indices
+            .keys()
+            .next()
+            .map_or(self.slot, |&s| s.min(self.slot));
         self.lowest.store(lowest, Ordering::Relaxed);
     }
 
@@ -297,7 +300,7 @@ impl Steering {
         state.pending = false;
         state.sweep = Some(Sweep {
             nonce,
-            answers: Order::new(),
+            answers: SocketIndices::new(),
             live,
             unanswered: count,
             deadline: now + SWEEP_TIMEOUT,
@@ -399,8 +402,8 @@ impl Steering {
         let late = sweep.deadline == Time::NEVER;
         sweep.deadline = Time::NEVER;
         sweep.changed = false;
-        let before = state.order.clone();
-        state.order.retain(|slot, index| {
+        let before = state.indices.clone();
+        state.indices.retain(|slot, index| {
             if sweep.answers.contains_key(slot) {
                 state.missed.remove(slot);
                 return true;
@@ -409,12 +412,12 @@ impl Steering {
             let out = !late && now.since(*state.missed.entry(*slot).or_insert(now)) >= SLOT_TIMEOUT;
             !taken && !out && sweep.live.contains(slot)
         });
-        state.order.extend(&sweep.answers);
+        state.indices.extend(&sweep.answers);
         state
             .missed
-            .retain(|slot, _| state.order.contains_key(slot));
-        self.update_lowest(&state.order);
-        let is_new = state.order != before;
+            .retain(|slot, _| state.indices.contains_key(slot));
+        self.update_lowest(&state.indices);
+        let is_new = state.indices != before;
         state.pause = if is_new {
             MIN_PAUSE
         } else {
@@ -424,7 +427,7 @@ impl Steering {
         state.pending |= attaches || !state.missed.is_empty();
         state.not_before = now + state.pause;
         // A process may have joined and attached a better program during this sweep. So a process
-        // that attaches one sweeps again, and a process whose order is unchanged keeps the program.
+        // that attaches one sweeps again. A process whose indices are unchanged keeps the program.
         if attaches {
             state.is_stale = false;
             self.attach(state, receiver);
@@ -433,11 +436,11 @@ impl Steering {
 
     /// Attaches a program for the indices that this process has learnt.
     fn attach(&self, state: &mut State, receiver: BorrowedFd<'_>) {
-        let own = state.order.get(&self.slot).copied();
-        match program::attach(receiver, &state.order, own) {
+        let own = state.indices.get(&self.slot).copied();
+        match program::attach(receiver, &state.indices, own) {
             Ok(()) => {
                 self.counters.steering_attached.add(1);
-                tracing::debug!(address = %self.address, order = ?state.order, "steering");
+                tracing::debug!(address = %self.address, indices = ?state.indices, "steering");
             }
             Err(error) => {
                 tracing::debug!(%error, "no steering program: misdirected datagrams are forwarded");
@@ -478,7 +481,7 @@ mod tests {
         let live = vec![3, 4];
         steering.start(&mut steering.state(), live, Time(1));
         let nonce = steering.state().sweep.as_ref().unwrap().nonce;
-        let before = steering.state().order.clone();
+        let before = steering.state().indices.clone();
         let answer = |nonce: Nonce| Answer {
             magic: ANSWER_MAGIC,
             slot: 4,
@@ -496,12 +499,12 @@ mod tests {
         steering.receive_answers(fd, Time(2)).unwrap();
         assert_eq!(counters.probes_rejected.get(), 4);
         assert!(steering.state().sweep.as_ref().unwrap().answers.is_empty());
-        assert_eq!(steering.state().order, before);
+        assert_eq!(steering.state().indices, before);
         // An answer from the right address with the right nonce counts.
         receiver.send_to(answer(nonce).as_bytes(), &to).unwrap();
         steering.receive_answers(fd, Time(3)).unwrap();
         steering.on_time(Time(u64::MAX), fd);
-        assert_eq!(steering.state().order.get(&4), Some(&1));
+        assert_eq!(steering.state().indices.get(&4), Some(&1));
     }
 
     #[test]
@@ -518,10 +521,10 @@ mod tests {
         for now in [1, 2] {
             let mut state = first.state();
             first.start(&mut state, vec![3, 9], Time(now));
-            state.sweep.as_mut().unwrap().answers = Order::from([(3, 0)]);
+            state.sweep.as_mut().unwrap().answers = SocketIndices::from([(3, 0)]);
             if now == 2 {
-                // Meanwhile the second process has learnt the whole order.
-                let whole = Order::from([(3, 0), (9, 1)]);
+                // Meanwhile the second process has learnt all indices.
+                let whole = SocketIndices::from([(3, 0), (9, 1)]);
                 program::attach(sockets[1].as_fd(), &whole, Some(1)).unwrap();
             }
             first.evaluate(&mut state, fd, Time(now));
@@ -534,11 +537,11 @@ mod tests {
         let is_there = |len: io::Result<usize>| len.is_ok_and(|len| len == packet.len());
         let found = std::iter::from_fn(|| sockets[1].recv(&mut buffer).ok().map(Ok));
         assert!(found.into_iter().any(is_there));
-        // A process that received a datagram of another one attaches its order, changed or not.
+        // A process that received a datagram of another one attaches its indices, changed or not.
         let mut state = first.state();
         state.is_stale = true;
         first.start(&mut state, vec![3, 9], Time(3));
-        state.sweep.as_mut().unwrap().answers = Order::from([(3, 0)]);
+        state.sweep.as_mut().unwrap().answers = SocketIndices::from([(3, 0)]);
         let before = counters.steering_attached.get();
         first.evaluate(&mut state, fd, Time(3));
         assert!(state.pending && counters.steering_attached.get() > before);
@@ -551,7 +554,7 @@ mod tests {
         let fd = receiver.as_fd();
         let counters = Arc::new(NetCounters::default());
         let steering = Steering::join(address, 3, fd, counters, Time(0)).unwrap();
-        steering.state().order = Order::from([(3, 0), (9, 1)]);
+        steering.state().indices = SocketIndices::from([(3, 0), (9, 1)]);
         let first = Time(1);
         let before = first + SLOT_TIMEOUT / 2;
         let over = first + SLOT_TIMEOUT;
@@ -559,9 +562,9 @@ mod tests {
             let mut state = steering.state();
             steering.start(&mut state, vec![3, 9], now);
             let sweep = state.sweep.as_mut().unwrap();
-            sweep.answers = Order::from([(3, 0)]);
+            sweep.answers = SocketIndices::from([(3, 0)]);
             steering.evaluate(&mut state, fd, now);
-            assert_eq!(state.order.keys().copied().collect::<Vec<_>>(), rest);
+            assert_eq!(state.indices.keys().copied().collect::<Vec<_>>(), rest);
             assert!(state.pending);
         }
     }

@@ -1,7 +1,7 @@
 //! Socket options and control messages that neither `socket2` nor `rustix` has.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -105,11 +105,12 @@ impl ControlList {
             )
         };
         assert!(self.used + space <= CONTROL_SIZE, "six control messages");
-        let header = libc::cmsghdr {
-            cmsg_len: len as _,
-            cmsg_level: level,
-            cmsg_type: kind,
-        };
+        // SAFETY: `cmsghdr` has integers only, for which all bytes are valid. With musl one of them
+        // is padding.
+        let mut header: libc::cmsghdr = unsafe { zeroed() };
+        header.cmsg_len = len as _;
+        header.cmsg_level = level;
+        header.cmsg_type = kind;
         // SAFETY: the `space` bytes from `used` are inside the buffer (asserted). The buffer is
         // aligned to 8, and so is `used`, since CMSG_SPACE rounds up to 8. The value follows the
         // header at CMSG_LEN(0), and is written without an assumption about its alignment.
@@ -145,6 +146,8 @@ pub(super) fn for_each_control(
         // SAFETY: `list` has at least the bytes of a header, since a value follows the header. Every
         // bit pattern is a valid `cmsghdr`, and an unaligned read needs no alignment.
         let header = unsafe { list.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
+        // A `u32` with musl.
+        #[allow(clippy::unnecessary_cast)]
         let len = header.cmsg_len as usize;
         let Some(value) = list.get(value_at..len) else {
             return;

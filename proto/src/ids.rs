@@ -102,7 +102,7 @@ pub struct Source {
 }
 
 /// A global identifier: an IPv6 address, or an IPv4-mapped one in RoCEv2 (A17.4.1).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {

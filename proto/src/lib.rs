@@ -36,6 +36,10 @@
 //! RoCEv2.
 #![forbid(unsafe_code)]
 
+// Lengths on the wire have 32 bits, and addresses 64; both are converted to `usize`.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("urxe needs a 64-bit target, such as x86_64-unknown-linux-gnu");
+
 mod access;
 pub mod cm;
 pub mod host;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource};
 use urxe_driver::isolation;
 use urxe_driver::stat::{self, DeviceReport, FinalReports, Process, Report};
@@ -27,6 +28,8 @@ use crate::{mount, preload, tree};
 /// The name of the hidden subcommand.
 pub const COMMAND: &str = "sysfs-counters";
 
+/// What the service writes to its standard output when it is ready.
+const READY: &[u8] = b"ready\n";
 /// The query interval per process. The interval between surveys grows with the number of processes,
 /// so each process is queried this often by each service.
 const QUERY_INTERVAL: Duration = Duration::from_millis(250);
@@ -60,13 +63,17 @@ pub struct Arguments {
 /// # Errors
 /// Fails if the service cannot be started.
 pub fn start(root: Option<&Path>) -> io::Result<()> {
-    let status = command(std::process::id(), root)
+    let starter = command(std::process::id(), root)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .status()?;
-    match status.success() {
+        .stderr(Stdio::piped())
+        .output()?;
+    match starter.status.success() {
         true => Ok(()),
-        false => Err(io::Error::other("the service did not start")),
+        false => {
+            let why = String::from_utf8_lossy(&starter.stderr);
+            Err(io::Error::other(why.trim().to_owned()))
+        }
     }
 }
 
@@ -103,7 +110,7 @@ pub fn run(arguments: &Arguments) -> io::Result<()> {
 /// Starts the service in the background and waits until it is ready.
 fn detach(program: u32, root: Option<&Path>) -> io::Result<()> {
     // An inherited pipe would stay open as long as the service runs.
-    isolation::keep_descriptors();
+    isolation::close_descriptors_on_exec();
     let mut service = command(program, root)
         .arg("--detached")
         .current_dir("/")
@@ -111,11 +118,15 @@ fn detach(program: u32, root: Option<&Path>) -> io::Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    // The service writes nothing and closes its standard output when it is ready.
-    if let Some(mut output) = service.stdout.take() {
-        io::copy(&mut output, &mut io::sink())?;
+    // The service closes its standard output when it is ready, and the kernel does when it exits.
+    let mut output = Vec::new();
+    if let Some(mut pipe) = service.stdout.take() {
+        pipe.read_to_end(&mut output)?;
     }
-    Ok(())
+    match output == READY {
+        true => Ok(()),
+        false => Err(io::Error::other("the service has exited")),
+    }
 }
 
 /// Updates the counters below `class` while the program runs or `has_users` returns true.
@@ -127,16 +138,23 @@ fn serve(program: u32, class: &Path, has_users: impl Fn() -> io::Result<bool>) -
     rustix::process::setrlimit(Resource::Nofile, limit)?;
     let pid = i32::try_from(program).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("no such process"))?;
-    let program = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let program = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(program) => Some(program),
+        // Before Linux 5.3. The checks for users find the program too.
+        Err(Errno::NOSYS) => None,
+        Err(error) => return Err(error.into()),
+    };
 
     let final_reports = FinalReports::listen()?;
     let opens = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
     let mut files = open_all(&class.join(tree::DEVICES), &opens)?;
     let mut totals = Totals::default();
     totals.refresh(&mut files)?;
+    io::stdout().write_all(READY)?;
+    io::stdout().flush()?;
     rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
 
-    let mut program = Some(program);
+    let mut program = program;
     let mut last_check = Instant::now();
     let mut without_user = 0;
     loop {
@@ -188,7 +206,7 @@ fn wait_for(
         tv_nsec: i64::from(wait.subsec_nanos()),
     };
     match poll(&mut fds, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
     let happened = |index: usize| !fds[index].revents().is_empty();

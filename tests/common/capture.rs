@@ -162,7 +162,7 @@ impl Sniffer {
     /// Starts the capture, and returns when it is active.
     #[track_caller]
     pub fn start(namespace: &Namespace, interface: &str, file: &Path) -> Self {
-        let mut command = namespace.place().command("dumpcap");
+        let mut command = namespace.runner().command("dumpcap");
         // A buffer of 64 MiB, so that no packet is dropped.
         command
             .args([

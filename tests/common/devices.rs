@@ -3,8 +3,8 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use super::place::Place;
 use super::run::run;
+use super::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -12,13 +12,13 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub struct DeviceInfo(pub String);
 
 impl DeviceInfo {
-    /// Runs `ibv_devinfo` in `place`.
+    /// Runs `ibv_devinfo` with `runner`.
     ///
     /// # Panics
     /// If it fails.
     #[track_caller]
-    pub fn query(place: &Place, device: &str) -> Self {
-        let mut command = place.verbs("ibv_devinfo");
+    pub fn query(runner: &Runner, device: &str) -> Self {
+        let mut command = runner.verbs("ibv_devinfo");
         command.args(["-v", "-d", device]);
         Self(run("ibv_devinfo", command, LIMIT).success().stdout)
     }

@@ -8,9 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::place::Place;
 use super::require::{can_unshare, is_root};
 use super::run::{POLL_INTERVAL, run};
+use super::runner::Runner;
 
 /// The time limit of a program that configures interfaces.
 const SETUP: Duration = Duration::from_secs(20);
@@ -18,13 +18,13 @@ const SETUP: Duration = Duration::from_secs(20);
 /// A network namespace.
 pub struct Namespace {
     process: Child,
-    place: Place,
+    runner: Runner,
 }
 
 impl Namespace {
     /// Creates a namespace for the user of `base`, inside a new user namespace unless the user is
     /// root.
-    pub fn new(base: &Place) -> Self {
+    pub fn new(base: &Runner) -> Self {
         if is_root() && can_unshare("-n") {
             Self::hold(base, "-n", &["--net"])
         } else {
@@ -33,17 +33,17 @@ impl Namespace {
     }
 
     /// Creates a user namespace with a network namespace in it, as `unshare -rn` does.
-    pub fn new_with_user(base: &Place) -> Self {
+    pub fn new_with_user(base: &Runner) -> Self {
         Self::hold(base, "-rn", &["--user", "--preserve-credentials", "--net"])
     }
 
     /// Creates another network namespace in the same user namespace.
     pub fn sibling(&self) -> Self {
         // Entered from this namespace, so that both belong to its user namespace, if any.
-        Self::hold(&self.place, "-n", &["--net"])
+        Self::hold(&self.runner, "-n", &["--net"])
     }
 
-    fn hold(base: &Place, unshare: &str, enter: &[&str]) -> Self {
+    fn hold(base: &Runner, unshare: &str, enter: &[&str]) -> Self {
         let mut process = base
             .command("unshare")
             .args([unshare, "sh", "-c", "echo && exec cat"])
@@ -61,14 +61,14 @@ impl Namespace {
         let target = process.id().to_string();
         let words = [&["nsenter", "--target", &target], enter, &["--"]].concat();
         Self {
-            place: base.inside(words),
+            runner: base.inside(words),
             process,
         }
     }
 
-    /// Returns the place in which programs run in this namespace.
-    pub fn place(&self) -> &Place {
-        &self.place
+    /// Returns the runner of programs in this namespace.
+    pub fn runner(&self) -> &Runner {
+        &self.runner
     }
 
     /// Runs `ip` with these space-separated arguments.
@@ -77,7 +77,7 @@ impl Namespace {
     /// If it fails.
     #[track_caller]
     pub fn ip(&self, words: &str) {
-        let mut command = self.place.command("ip");
+        let mut command = self.runner.command("ip");
         command.args(words.split(' '));
         run(&format!("ip {words}"), command, SETUP).success();
     }
@@ -88,7 +88,7 @@ impl Namespace {
     /// If that fails.
     #[track_caller]
     fn write(&self, path: &str, value: &str) {
-        let mut command = self.place.command("sh");
+        let mut command = self.runner.command("sh");
         command.args(["-c", &format!("echo {value} > {path}")]);
         run(&format!("writing {path}"), command, SETUP).success();
     }
@@ -99,7 +99,7 @@ impl Namespace {
     fn wait_for_link_local(&self, interface: &str) {
         let deadline = Instant::now() + SETUP;
         loop {
-            let mut command = self.place.command("ip");
+            let mut command = self.runner.command("ip");
             command.args(["-6", "addr", "show", "dev", interface, "scope", "link"]);
             let shown = run("ip addr show", command, SETUP).success().stdout;
             if shown.contains("inet6") && !shown.contains("tentative") {
@@ -138,7 +138,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Creates a cluster of `count` hosts.
-    pub fn new(base: &Place, count: usize) -> Self {
+    pub fn new(base: &Runner, count: usize) -> Self {
         let switch = Namespace::new(base);
         switch.ip("link add name bridge0 type bridge");
         switch.ip("link set bridge0 up");
@@ -185,7 +185,7 @@ impl VethPair {
     pub const B6: &str = "2001:db8::2";
 
     /// Creates a cable with this MTU and configures both ends.
-    pub fn new(base: &Place, mtu: u32) -> Self {
+    pub fn new(base: &Runner, mtu: u32) -> Self {
         Self::join(Namespace::new(base), mtu)
     }
 

@@ -68,7 +68,7 @@ impl Perftest {
     }
 
     fn start_side(&self, role: &str, side: &Side, port: u16, host: Option<&str>) -> Running {
-        let mut command = side.place.verbs(self.program);
+        let mut command = side.runner.verbs(self.program);
         command
             .args(["-d", &side.device, "-x", &side.gid_index.to_string()])
             // Ignores changing CPU frequencies, as those of virtual machines.

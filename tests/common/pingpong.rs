@@ -3,15 +3,15 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::place::Place;
 use super::run::{Finished, Running};
+use super::runner::Runner;
 use super::tcp::{self, free_port};
 
 /// One side of a pair.
 #[derive(Clone)]
 pub struct Side {
-    /// The place in which it runs.
-    pub place: Place,
+    /// The runner that starts it.
+    pub runner: Runner,
     /// The device.
     pub device: String,
     /// The GID index.
@@ -24,10 +24,10 @@ pub struct Side {
 
 impl Side {
     /// Creates a side that uses GID index 0 of `device`.
-    pub fn new(place: &Place, device: &str) -> Self {
-        let (place, device) = (place.clone(), device.to_owned());
+    pub fn new(runner: &Runner, device: &str) -> Self {
+        let (runner, device) = (runner.clone(), device.to_owned());
         Self {
-            place,
+            runner,
             device,
             gid_index: 0,
             environment: Vec::new(),
@@ -103,9 +103,9 @@ impl Pingpong {
         }
     }
 
-    /// Creates a run with both sides in `place`, over the loopback interface.
-    pub fn over_loopback(place: &Place) -> Self {
-        let side = Side::new(place, "urxe_lo");
+    /// Creates a run with both sides started by `runner`, over the loopback interface.
+    pub fn over_loopback(runner: &Runner) -> Self {
+        let side = Side::new(runner, "urxe_lo");
         Self::new(side.clone(), side, "127.0.0.1")
     }
 
@@ -183,7 +183,7 @@ impl Pingpong {
     }
 
     fn start_side(&self, role: &str, side: &Side, port: u16, host: Option<&str>) -> Running {
-        let mut command = side.place.verbs(self.program);
+        let mut command = side.runner.verbs(self.program);
         command
             .args(["-d", &side.device, "-g", &side.gid_index.to_string()])
             .args(["-p", &port.to_string()])

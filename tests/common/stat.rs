@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::place::Place;
 use super::run::run;
+use super::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs `urxe stat --json` with more arguments in a place.
+/// Runs `urxe stat --json` with more arguments.
 ///
 /// # Panics
 /// If it fails.
 #[track_caller]
-pub fn stat(place: &Place, arguments: &[&str]) -> Value {
-    let mut command = place.urxe();
+pub fn stat(runner: &Runner, arguments: &[&str]) -> Value {
+    let mut command = runner.urxe();
     command.args(["stat", "--json"]).args(arguments);
     let text = run("urxe stat", command, LIMIT).success().stdout;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))

@@ -4,9 +4,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::VethPair;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, Running};
+use crate::common::runner::{Directory, Runner};
 
 const ASYNCWATCH: Need = Need::Program("ibv_asyncwatch", "ibverbs-utils");
 const STDBUF: Need = Need::Program("stdbuf", "coreutils");
@@ -19,10 +19,10 @@ fn interface_changes_are_reported_as_asynchronous_events() {
     if !require(&[ASYNCWATCH, STDBUF, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let directory = Directory::new();
     let output = directory.path().join("output");
-    let mut command = cable.a.place().urxe();
+    let mut command = cable.a.runner().urxe();
     // Line-buffered, so that each event is visible at once.
     let script = "exec stdbuf -oL ibv_asyncwatch -d urxe_va > \"$0\"";
     command.args(["run", "--", "sh", "-c", script]).arg(&output);

@@ -12,9 +12,9 @@ use crate::common::capture::{
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Ended, Pingpong, Side, addresses};
-use crate::common::place::{Directory, Place};
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, TSHARK, require};
 use crate::common::run::run;
+use crate::common::runner::{Directory, Runner};
 
 /// Runs a pair with `URXE_PCAP` on both sides, and checks both captures.
 fn captured(mut pingpong: Pingpong) -> (Vec<Packet>, Ended) {
@@ -52,7 +52,7 @@ fn opcodes(packets: &[Packet]) -> BTreeSet<u32> {
 }
 
 fn loopback() -> Option<Pingpong> {
-    require(&[PINGPONG, TSHARK, Need::Scapy]).then(|| Pingpong::over_loopback(&Place::alone()))
+    require(&[PINGPONG, TSHARK, Need::Scapy]).then(|| Pingpong::over_loopback(&Runner::alone()))
 }
 
 #[test]
@@ -102,8 +102,8 @@ fn unreliable(program: &'static str) -> Option<(Namespace, Pingpong)> {
     if !require(&needs) {
         return None;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let pingpong = Pingpong::over_loopback(namespace.place()).program(program);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let pingpong = Pingpong::over_loopback(namespace.runner()).program(program);
     Some((namespace, pingpong))
 }
 
@@ -132,7 +132,7 @@ fn packets_of_datagrams() {
         let (packets, _) = captured(pingpong.clone().size(size));
         assert_eq!(opcodes(&packets), BTreeSet::from([opcode::UD_SEND_ONLY]));
     }
-    let index = DeviceInfo::query(namespace.place(), "urxe_lo").gid_index("::1");
+    let index = DeviceInfo::query(namespace.runner(), "urxe_lo").gid_index("::1");
     captured(pingpong.gids(index, index).size(1024));
 }
 
@@ -145,7 +145,7 @@ fn batches_of_many_packets() {
 #[test]
 fn ipv6_packets() {
     let Some(pingpong) = loopback() else { return };
-    let index = DeviceInfo::query(&Place::here(), "urxe_lo").gid_index("::1");
+    let index = DeviceInfo::query(&Runner::here(), "urxe_lo").gid_index("::1");
     let (packets, _) = captured(pingpong.gids(index, index).size(100_000).iterations(3));
     assert!(packets.iter().all(|packet| packet.source == "::1"));
 }
@@ -184,8 +184,8 @@ fn every_operation_of_the_demo() {
         return;
     }
     let directory = Directory::new();
-    let place = Place::alone();
-    let mut command = place.urxe();
+    let runner = Runner::alone();
+    let mut command = runner.urxe();
     command
         .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
         .args(["--mtu", "4096", "--round-trips", "10"])
@@ -236,13 +236,13 @@ fn at_a_cable(interface_mtu: u32, ipv6: bool) -> Option<(VethPair, Pingpong, Dir
     if !require(&[PINGPONG, TSHARK, IP, Need::Scapy, Need::NetworkNamespaces]) {
         return None;
     }
-    let cable = VethPair::new(&Place::here(), interface_mtu);
+    let cable = VethPair::new(&Runner::here(), interface_mtu);
     cable.disable_gso();
-    let mut server = Side::new(cable.a.place(), "urxe_va");
-    let mut client = Side::new(cable.b.place(), "urxe_vb");
+    let mut server = Side::new(cable.a.runner(), "urxe_va");
+    let mut client = Side::new(cable.b.runner(), "urxe_vb");
     if ipv6 {
-        server.gid_index = DeviceInfo::query(&server.place, "urxe_va").gid_index(VethPair::A6);
-        client.gid_index = DeviceInfo::query(&client.place, "urxe_vb").gid_index(VethPair::B6);
+        server.gid_index = DeviceInfo::query(&server.runner, "urxe_va").gid_index(VethPair::A6);
+        client.gid_index = DeviceInfo::query(&client.runner, "urxe_vb").gid_index(VethPair::B6);
     }
     Some((
         cable,

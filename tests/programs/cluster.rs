@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::namespace::Cluster;
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, PERFTEST, require};
 use crate::common::run::Running;
+use crate::common::runner::Runner;
 use crate::common::tcp;
 
 const HOSTS: usize = 8;
@@ -15,8 +15,8 @@ const LIMIT: Duration = Duration::from_secs(90);
 const PORT: u16 = 18_600;
 
 /// Starts `ib_send_bw`, which sends in both directions.
-fn start(place: &Place, port: u16, host: Option<&str>) -> Running {
-    let mut command = place.verbs("ib_send_bw");
+fn start(runner: &Runner, port: u16, host: Option<&str>) -> Running {
+    let mut command = runner.verbs("ib_send_bw");
     // The device, and the GID of its IPv4 address, are the default.
     command
         .args(["-b", "-F", "-n", "64", "-s", "16384", "-x", "0"])
@@ -30,7 +30,7 @@ fn every_host_of_a_cluster_exchanges_data_with_every_other() {
     if !require(&[PERFTEST, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cluster = Cluster::new(&Place::here(), HOSTS);
+    let cluster = Cluster::new(&Runner::here(), HOSTS);
     let _exclusive = exclusive();
     let pairs: Vec<(usize, usize)> = (0..HOSTS)
         .flat_map(|server| (server + 1..HOSTS).map(move |client| (server, client)))
@@ -39,15 +39,15 @@ fn every_host_of_a_cluster_exchanges_data_with_every_other() {
     let servers: Vec<Running> = pairs
         .iter()
         .map(|(server, client)| {
-            let place = cluster.hosts[*server].place();
-            tcp::wait_for(start(place, port(*client), None), port(*client), LIMIT)
+            let runner = cluster.hosts[*server].runner();
+            tcp::wait_for(start(runner, port(*client), None), port(*client), LIMIT)
         })
         .collect();
     let clients: Vec<Running> = pairs
         .iter()
         .map(|(server, client)| {
             let to = Cluster::address(*server);
-            start(cluster.hosts[*client].place(), port(*client), Some(&to))
+            start(cluster.hosts[*client].runner(), port(*client), Some(&to))
         })
         .collect();
     for side in clients.into_iter().chain(servers) {

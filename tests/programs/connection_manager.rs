@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, PERFTEST, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
+use crate::common::runner::Runner;
 
 pub const RPING: Need = Need::Program("rping", "rdmacm-utils");
 
@@ -21,17 +21,17 @@ const IB: u64 = 0x013f_0000;
 
 /// A listening server.
 pub struct Server {
-    place: Place,
+    runner: Runner,
     running: Running,
 }
 
 impl Server {
     /// Starts a program and waits until it listens for `service`.
     #[track_caller]
-    pub fn start(place: &Place, command: &str, service: u64) -> Self {
+    pub fn start(runner: &Runner, command: &str, service: u64) -> Self {
         let mut server = Server {
-            place: place.clone(),
-            running: start(place, command),
+            runner: runner.clone(),
+            running: start(runner, command),
         };
         let deadline = Instant::now() + LIMIT;
         let name = format!("/{service:x}/");
@@ -49,7 +49,7 @@ impl Server {
 
     /// Returns the names of listeners in its network.
     fn names(&self) -> String {
-        let mut command = self.place.command("cat");
+        let mut command = self.runner.command("cat");
         command.arg("/proc/net/unix");
         let names = run("cat", command, LIMIT).success().stdout;
         let listeners = names
@@ -65,22 +65,22 @@ impl Server {
 }
 
 /// Starts a program with space-separated arguments.
-pub fn start(place: &Place, command: &str) -> Running {
+pub fn start(runner: &Runner, command: &str) -> Running {
     let mut words = command.split(' ');
     let program = words.next().unwrap_or_default();
-    let mut verbs = place.verbs(program);
+    let mut verbs = runner.verbs(program);
     verbs.args(words);
     Running::start(command, verbs)
 }
 
-fn run_here(place: &Place, command: &str) -> Finished {
-    start(place, command).finish(LIMIT)
+fn run_here(runner: &Runner, command: &str) -> Finished {
+    start(runner, command).finish(LIMIT)
 }
 
 /// Returns a private network without other listeners.
 fn alone() -> Option<Namespace> {
     require(&[RPING, IP, Need::NetworkNamespaces])
-        .then(|| Namespace::new(&Place::here()).loopback_up())
+        .then(|| Namespace::new(&Runner::here()).loopback_up())
 }
 
 /// Runs a server and a client, which must succeed.
@@ -88,9 +88,9 @@ fn alone() -> Option<Namespace> {
 fn both_succeed(server: &str, service: u64, client: &str) -> Option<(Finished, Finished)> {
     let namespace = alone()?;
     let _exclusive = exclusive();
-    let place = namespace.place();
-    let server = Server::start(place, server, service);
-    let client = run_here(place, client).success();
+    let runner = namespace.runner();
+    let server = Server::start(runner, server, service);
+    let client = run_here(runner, client).success();
     Some((server.finish().success(), client))
 }
 
@@ -124,11 +124,11 @@ fn rping_serves_one_client_after_another() {
         return;
     };
     let _exclusive = exclusive();
-    let place = namespace.place();
+    let runner = namespace.runner();
     // A persistent server does not end. It cannot handle two requests at once.
-    let _server = Server::start(place, "rping -s -P", TCP | 7174);
+    let _server = Server::start(runner, "rping -s -P", TCP | 7174);
     for _ in 0..4 {
-        run_here(place, "rping -c -a 127.0.0.1 -C 20").success();
+        run_here(runner, "rping -c -a 127.0.0.1 -C 20").success();
     }
 }
 
@@ -137,13 +137,13 @@ fn rping_between_hosts() {
     if !require(&[RPING, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let _exclusive = exclusive();
     for address in [VethPair::A, VethPair::A6] {
         let server = format!("rping -s -a {address} -C 20");
-        let server = Server::start(cable.a.place(), &server, TCP | 7174);
+        let server = Server::start(cable.a.runner(), &server, TCP | 7174);
         let client = format!("rping -c -a {address} -C 20");
-        run_here(cable.b.place(), &client).success();
+        run_here(cable.b.runner(), &client).success();
         server.finish().success();
     }
 }
@@ -154,12 +154,12 @@ fn port_has_one_listener_and_without_one_connecting_fails() {
         return;
     };
     let _exclusive = exclusive();
-    let place = namespace.place();
-    let refused = run_here(place, "rping -c -a 127.0.0.1 -C 1");
+    let runner = namespace.runner();
+    let refused = run_here(runner, "rping -c -a 127.0.0.1 -C 1");
     assert!(!refused.status.success() && !refused.timed_out, "{refused}");
-    let _server = Server::start(place, "rping -s -P", TCP | 7174);
+    let _server = Server::start(runner, "rping -s -P", TCP | 7174);
     for other in ["rping -s", "rping -s -a 127.0.0.1"] {
-        let second = run_here(place, other);
+        let second = run_here(runner, other);
         assert!(!second.status.success(), "{second}");
         // The kernel's error where one of the binds is to all addresses, or to loopback addresses.
         let error = "Cannot assign requested address";
@@ -173,9 +173,9 @@ fn end_of_a_client_ends_its_connection() {
         return;
     };
     let _exclusive = exclusive();
-    let place = namespace.place();
-    let server = Server::start(place, "rping -s", TCP | 7174);
-    let mut client = start(place, "rping -c -a 127.0.0.1 -C 1000000000");
+    let runner = namespace.runner();
+    let server = Server::start(runner, "rping -s", TCP | 7174);
+    let mut client = start(runner, "rping -c -a 127.0.0.1 -C 1000000000");
     thread::sleep(Duration::from_millis(500));
     assert!(client.is_running());
     client.signal("KILL");
@@ -220,7 +220,7 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
     if !require(&[RPING, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let _exclusive = exclusive();
     cable.a.ip("route add 224.0.0.0/4 dev va");
     cable.b.ip("route add 224.0.0.0/4 dev vb");
@@ -228,12 +228,12 @@ fn mckey_sends_to_a_group_and_receives_from_it() {
         ("239.1.2.3", VethPair::A, VethPair::B),
         ("ff05::77", VethPair::A6, VethPair::B6),
     ] {
-        let mut receiver = start(cable.a.place(), &format!("mckey -m {group} -b {a} -C 5"));
+        let mut receiver = start(cable.a.runner(), &format!("mckey -m {group} -b {a} -C 5"));
         // mckey reports its membership only at its end. Datagrams sent before are lost.
         let sender = format!("mckey -m {group} -b {b} -C 5 -s");
         let deadline = Instant::now() + LIMIT;
         while receiver.is_running() && Instant::now() < deadline {
-            run_here(cable.b.place(), &sender).success();
+            run_here(cable.b.runner(), &sender).success();
         }
         receiver.finish(LIMIT).success();
     }
@@ -245,10 +245,10 @@ fn cmtime_connects_and_disconnects() {
         return;
     };
     let _exclusive = exclusive();
-    let place = namespace.place();
+    let runner = namespace.runner();
     // The server does not end.
-    let _server = Server::start(place, "cmtime -b 127.0.0.1", TCP | 7471);
-    let client = run_here(place, "cmtime -s 127.0.0.1 -c 500").success();
+    let _server = Server::start(runner, "cmtime -b 127.0.0.1", TCP | 7471);
+    let client = run_here(runner, "cmtime -s 127.0.0.1 -c 500").success();
     assert!(client.stdout.contains("disconnect"), "{client}");
 }
 

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::VethPair;
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, require};
 use crate::common::run::run;
+use crate::common::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns the names and node GUIDs that `ibv_devices` lists.
-fn listed(place: &Place) -> Vec<(String, String)> {
-    let finished = run("ibv_devices", place.verbs("ibv_devices"), LIMIT).success();
+fn listed(runner: &Runner) -> Vec<(String, String)> {
+    let finished = run("ibv_devices", runner.verbs("ibv_devices"), LIMIT).success();
     // Skips two lines of headings.
     let lines = finished.stdout.lines().skip(2);
     lines
@@ -31,7 +31,7 @@ fn ibv_devices_lists_the_loopback_interface_last() {
     if !require(&[DEVINFO]) {
         return;
     }
-    let devices = listed(&Place::here());
+    let devices = listed(&Runner::here());
     assert_eq!(
         devices.last().map(|(name, _)| name.as_str()),
         Some("urxe_lo"),
@@ -48,8 +48,8 @@ fn node_guids_are_stable_and_differ_between_devices() {
     if !require(&[DEVINFO]) {
         return;
     }
-    let devices = listed(&Place::here());
-    assert_eq!(devices, listed(&Place::here()));
+    let devices = listed(&Runner::here());
+    assert_eq!(devices, listed(&Runner::here()));
     for (name, guid) in &devices {
         assert_eq!(
             devices.iter().filter(|(_, other)| other == guid).count(),
@@ -65,7 +65,7 @@ fn ibv_devinfo_shows_an_active_ethernet_port_with_an_ipv4_gid_first() {
     if !require(&[DEVINFO]) {
         return;
     }
-    let info = DeviceInfo::query(&Place::here(), "urxe_lo");
+    let info = DeviceInfo::query(&Runner::here(), "urxe_lo");
     assert_eq!(
         info.value("transport"),
         Some("InfiniBand (0)"),
@@ -89,11 +89,11 @@ fn ibv_devinfo_without_a_device_lists_all_of_them() {
     if !require(&[DEVINFO]) {
         return;
     }
-    let place = Place::here();
-    let mut command = place.verbs("ibv_devinfo");
+    let runner = Runner::here();
+    let mut command = runner.verbs("ibv_devinfo");
     command.arg("-v");
     let finished = run("ibv_devinfo -v", command, LIMIT).success();
-    for (name, _) in listed(&place) {
+    for (name, _) in listed(&runner) {
         assert!(
             finished.stdout.contains(&format!("hca_id:\t{name}")),
             "{name} in {finished}"
@@ -107,8 +107,8 @@ fn active_mtu_is_the_largest_path_mtu_that_fits_the_interface() {
         return;
     }
     for (interface_mtu, active_mtu) in [(1500, "1024 (3)"), (9000, "4096 (5)")] {
-        let cable = VethPair::new(&Place::here(), interface_mtu);
-        let info = DeviceInfo::query(cable.a.place(), "urxe_va");
+        let cable = VethPair::new(&Runner::here(), interface_mtu);
+        let info = DeviceInfo::query(cable.a.runner(), "urxe_va");
         assert_eq!(info.value("active_mtu"), Some(active_mtu), "{}", info.0);
     }
 }
@@ -118,8 +118,8 @@ fn gids_are_all_the_addresses_of_the_interface() {
     if !require(&[DEVINFO, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
-    let info = DeviceInfo::query(cable.a.place(), "urxe_va");
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let info = DeviceInfo::query(cable.a.runner(), "urxe_va");
     assert_eq!(info.gid_index(&format!("::ffff:{}", VethPair::A)), 0);
     let gids = info.gids();
     assert!(

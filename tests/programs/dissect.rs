@@ -8,15 +8,15 @@ use serde_json::Value;
 use crate::common::capture::{self, Sniffer};
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::Pingpong;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, PINGPONG, TSHARK, require};
 use crate::common::run::{Finished, run};
+use crate::common::runner::{Directory, Runner};
 use crate::connection_manager::{RPING, Server, TCP};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn run_dissect(arguments: &[&str], file: &Path) -> Finished {
-    let mut command = Place::here().urxe();
+    let mut command = Runner::here().urxe();
     command.arg("dissect").args(arguments).arg(file);
     run("urxe dissect", command, LIMIT)
 }
@@ -59,8 +59,8 @@ fn own_capture_is_faultless_and_as_wireshark_reads_it() {
     }
     let directory = Directory::new();
     let file = directory.path().join("client.pcapng");
-    let place = Place::alone();
-    let mut pingpong = Pingpong::over_loopback(&place).size(10_000).iterations(20);
+    let runner = Runner::alone();
+    let mut pingpong = Pingpong::over_loopback(&runner).size(10_000).iterations(20);
     pingpong.client = pingpong
         .client
         .env("URXE_PCAP", &file.display().to_string());
@@ -82,8 +82,8 @@ fn own_capture_is_faultless_and_as_wireshark_reads_it() {
 #[test]
 fn faults_of_the_network_are_named() {
     let directory = Directory::new();
-    let place = Place::alone();
-    let mut command = place.urxe();
+    let runner = Runner::alone();
+    let mut command = runner.urxe();
     command
         .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
         .args(["--size", "100000", "--iterations", "20"])
@@ -109,8 +109,8 @@ fn faults_of_the_network_are_named() {
 #[test]
 fn damaged_packet_fails_the_check() {
     let directory = Directory::new();
-    let place = Place::alone();
-    let mut command = place.urxe();
+    let runner = Runner::alone();
+    let mut command = runner.urxe();
     command
         .args(["demo", "--skip-pingpong", "--device", "urxe_lo"])
         .args(["--size", "100000", "--iterations", "20"])
@@ -152,11 +152,11 @@ fn batches_in_a_capture_of_the_kernel_are_split() {
     if !require(&[PINGPONG, TSHARK, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
     let directory = Directory::new();
     let file = directory.path().join("lo.pcapng");
     let sniffer = Sniffer::start(&namespace, "lo", &file);
-    Pingpong::over_loopback(namespace.place())
+    Pingpong::over_loopback(namespace.runner())
         .size(100_000)
         .iterations(10)
         .run()
@@ -175,13 +175,13 @@ fn connection_manager_pairs_the_directions() {
         return;
     }
     const PORT: u64 = 7174;
-    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
     let directory = Directory::new();
     let file = directory.path().join("client.pcapng");
-    let place = namespace.place();
+    let runner = namespace.runner();
     let server = "rping -s -p 7174 -a 127.0.0.1 -C 5";
-    let _server = Server::start(place, server, TCP | PORT);
-    let mut client = place.verbs("rping");
+    let _server = Server::start(runner, server, TCP | PORT);
+    let mut client = runner.verbs("rping");
     client
         .args(["-c", "-p", "7174", "-a", "127.0.0.1", "-C", "5"])
         .env("URXE_PCAP", &file);

@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::VethPair;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, Running, run};
+use crate::common::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MTU: u32 = 1500;
 
-fn doctor(place: &Place, arguments: &[&str]) -> Finished {
-    let mut command = place.urxe();
+fn doctor(runner: &Runner, arguments: &[&str]) -> Finished {
+    let mut command = runner.urxe();
     command.arg("doctor").args(arguments);
     run("urxe doctor", command, LIMIT)
 }
@@ -31,7 +31,7 @@ fn check(finished: &Finished, name: &str) -> (String, String) {
 
 #[test]
 fn host_with_a_loopback_interface_is_enough() {
-    let finished = doctor(&Place::alone(), &["--json"]).success();
+    let finished = doctor(&Runner::alone(), &["--json"]).success();
     assert_eq!(check(&finished, "library").0, "ok");
     assert_eq!(check(&finished, "port 4791").0, "ok");
     let (verdict, found) = check(&finished, "device");
@@ -48,8 +48,8 @@ fn owner_of_the_port_is_a_failure() {
     ]) {
         return;
     }
-    let place = Place::alone();
-    let mut owner = place.command("python3");
+    let runner = Runner::alone();
+    let mut owner = runner.command("python3");
     owner.args([
         "-uc",
         "import socket, time\n\
@@ -60,7 +60,7 @@ fn owner_of_the_port_is_a_failure() {
     ]);
     let owner = Running::start("owner", owner);
     wait_until(|| owner.has_printed("bound"));
-    let finished = doctor(&place, &["--json"]);
+    let finished = doctor(&runner, &["--json"]);
     assert_eq!(finished.status.code(), Some(1), "{finished}");
     let (verdict, found) = check(&finished, "port 4791");
     assert_eq!(verdict, "failure");
@@ -72,19 +72,19 @@ fn path_mtu_to_a_listening_peer_is_measured() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), MTU);
+    let cable = VethPair::new(&Runner::here(), MTU);
     let peer = VethPair::B;
-    let finished = doctor(cable.a.place(), &["--json", peer]);
+    let finished = doctor(cable.a.runner(), &["--json", peer]);
     assert_eq!(finished.status.code(), Some(1), "{finished}");
     let (verdict, found) = check(&finished, "peer");
     assert_eq!(verdict, "failure");
     assert!(found.contains("no program answers"), "{found}");
 
-    let mut listener = cable.b.place().urxe();
+    let mut listener = cable.b.runner().urxe();
     listener.args(["doctor", "--listen"]);
     let listener = Running::start("urxe doctor --listen", listener);
     wait_until(|| listener.has_printed(peer));
-    let finished = doctor(cable.a.place(), &["--json", peer]).success();
+    let finished = doctor(cable.a.runner(), &["--json", peer]).success();
     let (verdict, found) = check(&finished, "peer");
     assert_eq!(verdict, "ok");
     assert!(found.ends_with("path MTU 1024"), "{found}");

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::common::place::Place;
 use crate::common::require::{Need, require};
 use crate::common::run::{Finished, Running, run};
+use crate::common::runner::Runner;
 use crate::common::tcp::{self, free_port};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ fn c_examples() -> Option<&'static Path> {
                 fs::copy(entry.path(), directory.join(name)).expect("cargo's own directory");
             }
         }
-        let mut make = in_shell(&Place::here(), "make CFLAGS='-O2 -Wall -Wextra -Werror'");
+        let mut make = in_shell(&Runner::here(), "make CFLAGS='-O2 -Wall -Wextra -Werror'");
         make.current_dir(&directory);
         run("make", make, LIMIT).success();
         directory
@@ -45,34 +45,34 @@ fn c_examples() -> Option<&'static Path> {
 }
 
 /// Returns a shell command line after `eval "$(urxe env)"`.
-fn in_shell(place: &Place, line: &str) -> Command {
-    let mut shell = place.command("sh");
-    let urxe = Place::here().urxe();
+fn in_shell(runner: &Runner, line: &str) -> Command {
+    let mut shell = runner.command("sh");
+    let urxe = Runner::here().urxe();
     shell
         .args(["-ec", &format!("eval \"$($0 env)\"; {line}")])
         .arg(urxe.get_program());
     shell
 }
 
-fn start(place: &Place, directory: &Path, line: &str) -> Running {
+fn start(runner: &Runner, directory: &Path, line: &str) -> Running {
     Running::start(
         line,
-        in_shell(place, &format!("exec {}/{line}", directory.display())),
+        in_shell(runner, &format!("exec {}/{line}", directory.display())),
     )
 }
 
 fn alone(line: &str) -> Option<Finished> {
     let directory = c_examples()?;
-    let place = Place::alone();
-    Some(start(&place, directory, line).finish(LIMIT).success())
+    let runner = Runner::alone();
+    Some(start(&runner, directory, line).finish(LIMIT).success())
 }
 
 /// Runs a pair that connects over TCP. Returns the output of server and client.
 fn pair(directory: &Path, line: &str) -> (Finished, Finished) {
-    let (place, port) = (Place::alone(), free_port());
-    let server = start(&place, directory, &format!("{line} -p {port}"));
+    let (runner, port) = (Runner::alone(), free_port());
+    let server = start(&runner, directory, &format!("{line} -p {port}"));
     let server = tcp::wait_for(server, port, LIMIT);
-    let client = start(&place, directory, &format!("{line} -p {port} 127.0.0.1"));
+    let client = start(&runner, directory, &format!("{line} -p {port} 127.0.0.1"));
     let client = client.finish(LIMIT).success();
     (server.finish(LIMIT).success(), client)
 }
@@ -175,7 +175,7 @@ fn program_built_with_urxe_needs_the_usual_sonames() {
     if !require(&[Need::Program("readelf", "binutils")]) {
         return;
     }
-    let mut command = Place::here().command("readelf");
+    let mut command = Runner::here().command("readelf");
     command.arg("-d").arg(directory.join("datagram"));
     let finished = run("readelf", command, LIMIT).success();
     assert!(finished.stdout.contains("[libibverbs.so.1]"), "{finished}");

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::perftest::Perftest;
 use crate::common::pingpong::{Side, exclusive};
-use crate::common::place::Place;
 use crate::common::require::{Need, PERFTEST, require};
 use crate::common::run::Running;
+use crate::common::runner::Runner;
 use crate::common::tcp::{self, free_port};
 
 const XSRQ: Need = Need::Program("ibv_xsrq_pingpong", "ibverbs-utils");
@@ -21,10 +21,10 @@ fn exchange(options: &str) {
         return;
     }
     let _exclusive = exclusive();
-    let place = Place::alone();
+    let runner = Runner::alone();
     let port = free_port();
     let start = |role: &str, host: Option<&str>| {
-        let mut command = place.verbs("ibv_xsrq_pingpong");
+        let mut command = runner.verbs("ibv_xsrq_pingpong");
         command
             .args(["-d", "urxe_lo", "-g", "0", "-p", &port.to_string()])
             .args(options.split_whitespace())
@@ -55,7 +55,7 @@ fn both_sides_wait_for_completion_events() {
 }
 
 fn perftest(program: &'static str) -> Perftest {
-    let side = Side::new(&Place::alone(), "urxe_lo");
+    let side = Side::new(&Runner::alone(), "urxe_lo");
     Perftest::new(program, side.clone(), side, "127.0.0.1").options("-c XRC -n 1000")
 }
 

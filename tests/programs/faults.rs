@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use crate::common::capture::dissect;
 use crate::common::pingpong::{Pingpong, Side};
-use crate::common::place::{Directory, Place};
 use crate::common::require::{PINGPONG, TSHARK, require};
+use crate::common::runner::{Directory, Runner};
 
 fn faulty(faults: &str) -> Pingpong {
-    let place = Place::alone();
+    let runner = Runner::alone();
     let side = |seed: u32| {
-        Side::new(&place, "urxe_lo").env("URXE_FAULTS", &format!("{faults},seed={seed}"))
+        Side::new(&runner, "urxe_lo").env("URXE_FAULTS", &format!("{faults},seed={seed}"))
     };
     Pingpong::new(side(1), side(2), "127.0.0.1").limit(Duration::from_secs(120))
 }

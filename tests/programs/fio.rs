@@ -4,9 +4,9 @@ use std::fs;
 
 use crate::common::namespace::VethPair;
 use crate::common::pingpong::exclusive;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::Finished;
+use crate::common::runner::{Directory, Runner};
 use crate::connection_manager::{LIMIT, Server, TCP, start};
 
 const PORT: u64 = 9_901;
@@ -31,7 +31,7 @@ fn fio_writes_and_reads() {
     if !require(&[Need::Program("fio", "fio"), IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let directory = Directory::new();
     let _exclusive = exclusive();
     let server = job(
@@ -45,8 +45,8 @@ fn fio_writes_and_reads() {
             VethPair::A
         );
         let client = job(&directory, "client", &options);
-        let server = Server::start(cable.a.place(), &server, TCP | PORT);
-        let client = start(cable.b.place(), &client).finish(LIMIT);
+        let server = Server::start(cable.a.runner(), &server, TCP | PORT);
+        let client = start(cable.b.runner(), &client).finish(LIMIT);
         assert!(
             is_complete(&client) && client.stdout.contains("(16.0MiB/"),
             "{verb}: {client}"
@@ -63,7 +63,7 @@ fn fio_sends() {
     if !require(&[Need::Program("fio", "fio"), IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let directory = Directory::new();
     let _exclusive = exclusive();
     let server = job(
@@ -77,8 +77,8 @@ fn fio_sends() {
             VethPair::A
         );
         let client = job(&directory, "client", &options);
-        let server = Server::start(cable.a.place(), &server, TCP | PORT);
-        let client = start(cable.b.place(), &client).finish(LIMIT);
+        let server = Server::start(cable.a.runner(), &server, TCP | PORT);
+        let client = start(cable.b.runner(), &client).finish(LIMIT);
         assert!(is_complete(&client), "{depth}: {client}");
         let server = server.finish();
         assert!(is_complete(&server), "{depth}: {server}");

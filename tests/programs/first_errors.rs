@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::{Pingpong, Side};
-use crate::common::place::{Directory, Place};
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 use crate::common::run::{Running, run};
+use crate::common::runner::{Directory, Runner};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -26,10 +26,10 @@ fn port_4791_taken_by_another_program() {
         return;
     }
     for address in ["127.0.0.1", "0.0.0.0"] {
-        let namespace = Namespace::new(&Place::here()).loopback_up();
+        let namespace = Namespace::new(&Runner::here()).loopback_up();
         let directory = Directory::new();
         let ready = directory.path().join("ready");
-        let mut command = namespace.place().command("python3");
+        let mut command = namespace.runner().command("python3");
         command.args(["-c", PORT_HOLDER, address]).arg(&ready);
         let mut holder = Running::start("the holder of the port", command);
         while !ready.exists() {
@@ -37,7 +37,7 @@ fn port_4791_taken_by_another_program() {
             std::thread::sleep(crate::common::run::POLL_INTERVAL);
         }
 
-        let ended = Pingpong::over_loopback(namespace.place()).run();
+        let ended = Pingpong::over_loopback(namespace.runner()).run();
         for refused in [&ended.server, &ended.client] {
             assert_eq!(refused.status.code(), Some(1), "{refused}");
             // The message must name port, address and a remedy.
@@ -53,7 +53,7 @@ fn unknown_device() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let side = Side::new(&Place::here(), "urxe_nonesuch");
+    let side = Side::new(&Runner::here(), "urxe_nonesuch");
     let refused = Pingpong::new(side.clone(), side, "127.0.0.1").run_server_alone();
     assert_eq!(refused.status.code(), Some(1), "{refused}");
     assert!(
@@ -67,15 +67,20 @@ fn no_interface_is_up() {
     if !require(&[DEVINFO, PINGPONG, IP, Need::UserNamespaces]) {
         return;
     }
-    let namespace = Namespace::new_with_user(&Place::here());
-    let devices = run("ibv_devices", namespace.place().verbs("ibv_devices"), LIMIT).success();
+    let namespace = Namespace::new_with_user(&Runner::here());
+    let devices = run(
+        "ibv_devices",
+        namespace.runner().verbs("ibv_devices"),
+        LIMIT,
+    )
+    .success();
     assert!(!devices.stdout.contains("urxe_"), "{devices}");
 
-    let refused = Pingpong::over_loopback(namespace.place()).run_server_alone();
+    let refused = Pingpong::over_loopback(namespace.runner()).run_server_alone();
     assert_eq!(refused.status.code(), Some(1), "{refused}");
 
     // `urxe devices` names the interface that is down, and the remedy.
-    let mut command = namespace.place().urxe();
+    let mut command = namespace.runner().urxe();
     command.arg("devices");
     let devices = run("urxe devices", command, LIMIT);
     let printed = [devices.stdout.as_str(), &devices.stderr].concat();
@@ -90,7 +95,7 @@ fn gid_index_missing() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let mut pingpong = Pingpong::over_loopback(&Place::alone());
+    let mut pingpong = Pingpong::over_loopback(&Runner::alone());
     pingpong.server.gid_index = 999;
     let refused = pingpong.run_server_alone();
     assert_eq!(refused.status.code(), Some(1), "{refused}");
@@ -105,7 +110,7 @@ fn invalid_faults_are_reported() {
     if !require(&[PINGPONG]) {
         return;
     }
-    let side = Side::new(&Place::alone(), "urxe_lo").env("URXE_FAULTS", "drop=lots");
+    let side = Side::new(&Runner::alone(), "urxe_lo").env("URXE_FAULTS", "drop=lots");
     let refused = Pingpong::new(side.clone(), side, "127.0.0.1").run_server_alone();
     assert!(!refused.timed_out && !refused.status.success(), "{refused}");
     assert!(refused.stderr.contains("URXE_FAULTS"), "{refused}");
@@ -118,7 +123,7 @@ fn unwritable_capture_file_is_reported() {
         return;
     }
     let path = "/nonexistent-directory/capture.pcapng";
-    let side = Side::new(&Place::alone(), "urxe_lo").env("URXE_PCAP", path);
+    let side = Side::new(&Runner::alone(), "urxe_lo").env("URXE_PCAP", path);
     let refused = Pingpong::new(side.clone(), side, "127.0.0.1").run_server_alone();
     assert!(!refused.timed_out && !refused.status.success(), "{refused}");
     assert!(refused.stderr.contains(path), "{refused}");
@@ -130,7 +135,7 @@ fn missing_gid_option_is_reported() {
         return;
     }
     // Without the option, ibv_rc_pingpong uses a negative index.
-    let pingpong = Pingpong::over_loopback(&Place::alone()).options("-g -1");
+    let pingpong = Pingpong::over_loopback(&Runner::alone()).options("-g -1");
     let ended = pingpong.run();
     assert!(ended.server.stderr.contains("`-g 0`"), "{}", ended.server);
 }

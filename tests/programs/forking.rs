@@ -6,9 +6,9 @@ use std::process::Command;
 
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::exclusive;
-use crate::common::place::{Directory, Place};
 use crate::common::require::Need;
 use crate::common::run::{Finished, Running, run};
+use crate::common::runner::{Directory, Runner};
 use crate::common::skip_test::skip_test;
 use crate::connection_manager::LIMIT;
 use crate::rsockets::{alone, preloaded, wait_for_port};
@@ -51,18 +51,18 @@ impl Forking {
 
     /// Returns a command that runs a program over RDMA with fork support.
     fn by_rdma(&self) -> Command {
-        let mut command = preloaded(self.namespace.place(), &[]);
+        let mut command = preloaded(self.namespace.runner(), &[]);
         command.env("RDMAV_FORK_SAFE", "1");
         command
     }
 
     fn by_tcp(&self) -> Command {
-        self.namespace.place().command("env")
+        self.namespace.runner().command("env")
     }
 
     fn serve(&self, how: Command, words: &str) -> Running {
         let server = self.start(how, words);
-        wait_for_port(self.namespace.place(), "tcp", PORT);
+        wait_for_port(self.namespace.runner(), "tcp", PORT);
         server
     }
 }
@@ -147,8 +147,8 @@ fn rdma_cores_own_preload_forks_in_the_same_way() {
                   echo '* * STREAM TCP' > /etc/rdma/rsocket/preload_config && exec \"$@\"";
     let theirs = || {
         let words = ["unshare", "--mount", "sh", "-c", script, "sh"];
-        let place: Place = forking.namespace.place().through(words);
-        let mut command = place.urxe();
+        let runner: Runner = forking.namespace.runner().through(words);
+        let mut command = runner.urxe();
         command.args(["run", "--", "env"]);
         command.arg(format!("LD_PRELOAD={}", preload.display()));
         command.env("RDMAV_FORK_SAFE", "1");

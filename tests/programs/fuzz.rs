@@ -4,9 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::VethPair;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
+use crate::common::runner::{Directory, Runner};
 
 /// Debug builds on a busy machine are slow.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -38,16 +38,16 @@ impl Peer {
         }
         let directory = Directory::new();
         let program = directory.path().join("grant");
-        let urxe = Place::here().urxe();
-        let mut shell = Place::here().command("sh");
+        let urxe = Runner::here().urxe();
+        let mut shell = Runner::here().command("sh");
         shell.args(["-ec", COMPILE]).arg(urxe.get_program());
         shell.arg(urxe_tests::workspace().join(PROGRAM));
         shell.arg(&program);
         run("cc", shell, LIMIT).success();
-        let cable = VethPair::new(&Place::here(), 1500);
+        let cable = VethPair::new(&Runner::here(), 1500);
         let mut command = cable
             .a
-            .place()
+            .runner()
             .verbs(program.to_str().expect("a plain path"));
         command.arg("::");
         let mut running = Running::start("grant", command);
@@ -64,7 +64,7 @@ impl Peer {
     }
 
     fn fuzz(&self, address: &str, words: &[&str]) -> Finished {
-        let mut command = self.cable.b.place().urxe();
+        let mut command = self.cable.b.runner().urxe();
         command.arg("fuzz").arg(address).args(words);
         run("urxe fuzz", command, LIMIT)
     }
@@ -111,8 +111,8 @@ fn peer_without_a_listener_is_reported() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
-    let mut command = cable.b.place().urxe();
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let mut command = cable.b.runner().urxe();
     command.args(["fuzz", VethPair::A, "--port", "9"]);
     let found = run("urxe fuzz", command, LIMIT);
     assert_eq!(found.status.code(), Some(2), "{found}");

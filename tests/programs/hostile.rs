@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::exclusive;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
+use crate::common::runner::{Directory, Runner};
 use crate::common::stat::{processes, stat};
 
 /// Generous, since test machines may be slow and busy.
@@ -65,15 +65,15 @@ impl Setup {
         }
         let directory = Directory::new();
         for (program, script) in [("victim", COMPILE_VERBS), ("attacker", COMPILE)] {
-            let urxe = Place::here().urxe();
-            let mut shell = Place::here().command("sh");
+            let urxe = Runner::here().urxe();
+            let mut shell = Runner::here().command("sh");
             let source = format!("tests/hostile/{program}.c");
             shell.args(["-ec", script]).arg(urxe.get_program());
             shell.arg(urxe_tests::workspace().join(source));
             shell.arg(directory.path().join(program));
             run("cc", shell, LIMIT).success();
         }
-        let namespace = Namespace::new(&Place::here()).loopback_up();
+        let namespace = Namespace::new(&Runner::here()).loopback_up();
         Some(Setup {
             directory,
             namespace,
@@ -85,20 +85,20 @@ impl Setup {
         path.to_str().expect("a plain path").to_owned()
     }
 
-    /// Starts a victim of this kind in a place.
-    fn victim_in(&self, place: &Place, kind: &str, port: &str) -> Running {
-        let mut command = place.verbs(&self.program("victim"));
+    /// Starts a victim of this kind with a runner.
+    fn victim_in(&self, runner: &Runner, kind: &str, port: &str) -> Running {
+        let mut command = runner.verbs(&self.program("victim"));
         command.args([kind, ADDRESS, port]);
         Running::start(format!("victim {kind}"), command)
     }
 
     fn victim(&self, kind: &str) -> Running {
-        self.victim_in(self.namespace.place(), kind, PORT)
+        self.victim_in(self.namespace.runner(), kind, PORT)
     }
 
     /// Starts an attack, as another user without any rights.
     fn attack(&self, words: &[&str]) -> Running {
-        let mut command = self.namespace.place().command("setpriv");
+        let mut command = self.namespace.runner().command("setpriv");
         command
             .args(["--reuid=4711", "--regid=4711", "--clear-groups"])
             .args([
@@ -169,7 +169,7 @@ struct Victims {
 impl Victims {
     #[track_caller]
     fn start(setup: &Setup, client: &str) -> Victims {
-        let mut lowest = setup.victim_in(setup.namespace.place(), "serve", "7472");
+        let mut lowest = setup.victim_in(setup.namespace.runner(), "serve", "7472");
         wait_for(&mut lowest, "listening");
         let mut server = setup.victim("serve");
         wait_for(&mut server, "listening");
@@ -319,7 +319,7 @@ fn attack_in_a_pid_namespace_with_equal_process_ids() {
         return;
     }
     let Some(setup) = Setup::new() else { return };
-    let user = setup.namespace.place().unprivileged();
+    let user = setup.namespace.runner().unprivileged();
     let nameless = user.through(["unshare", "--user", "--"]);
     let mut server = setup.victim_in(&nameless, "serve", PORT);
     wait_for(&mut server, "listening");
@@ -333,8 +333,8 @@ fn attack_in_a_pid_namespace_with_equal_process_ids() {
 fn counters_of_processes_in_other_pid_namespaces() {
     let _turn = exclusive();
     let Some(setup) = Setup::new() else { return };
-    let place = setup.namespace.place();
-    let other = place.through(["unshare", "--pid", "--fork", "--kill-child", "--"]);
+    let runner = setup.namespace.runner();
+    let other = runner.through(["unshare", "--pid", "--fork", "--kill-child", "--"]);
     let mut servers = ["7473", "7474"].map(|port| setup.victim_in(&other, "serve", port));
     for server in &mut servers {
         wait_for(server, "listening");

@@ -4,9 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::{Namespace, VethPair};
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, Running, run};
+use crate::common::runner::{Directory, Runner};
 
 /// Debug builds on a busy machine are slow.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -22,8 +22,8 @@ cc -D_GNU_SOURCE -Wall -Wextra -Werror -o "$2" "$1" $(pkg-config --cflags --libs
 
 fn compile(directory: &Directory) -> String {
     let program = directory.path().join("idle");
-    let urxe = Place::here().urxe();
-    let mut shell = Place::here().command("sh");
+    let urxe = Runner::here().urxe();
+    let mut shell = Runner::here().command("sh");
     shell.args(["-ec", COMPILE]).arg(urxe.get_program());
     shell.arg(urxe_tests::workspace().join(PROGRAM));
     shell.arg(&program);
@@ -39,8 +39,8 @@ impl Ends {
     #[track_caller]
     fn connect(
         program: &str,
-        server: &Place,
-        client: &Place,
+        server: &Runner,
+        client: &Runner,
         address: &str,
         keepalive: &str,
     ) -> Self {
@@ -51,13 +51,13 @@ impl Ends {
     #[track_caller]
     fn connect_with(
         program: &str,
-        server: &Place,
-        client: &Place,
+        server: &Runner,
+        client: &Runner,
         address: &str,
         keepalive: [&str; 2],
     ) -> Self {
-        let start = |place: &Place, words: &[&str]| {
-            let mut command = place.verbs(program);
+        let start = |runner: &Runner, words: &[&str]| {
+            let mut command = runner.verbs(program);
             let is_client = words.len() > 1;
             let keepalive = keepalive[usize::from(is_client)];
             command.args(words).env("URXE_KEEPALIVE", keepalive);
@@ -112,11 +112,11 @@ fn dead_peer_on_the_same_host_is_reported_at_once() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let place = namespace.place();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
     for killed in 0..2 {
         // Without keep-alive probes, which 0 disables.
-        Ends::connect(&program, place, place, "127.0.0.1", "0").kill(killed);
+        Ends::connect(&program, runner, runner, "127.0.0.1", "0").kill(killed);
     }
 }
 
@@ -127,8 +127,8 @@ fn dead_peer_on_another_host_is_detected_by_keep_alive() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let cable = VethPair::new(&Place::here(), 1500);
-    let (a, b) = (cable.a.place(), cable.b.place());
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let (a, b) = (cable.a.runner(), cable.b.runner());
     for killed in 0..2 {
         Ends::connect(&program, a, b, VethPair::A, KEEPALIVE).kill(killed);
         Ends::connect(&program, a, b, VethPair::A6, KEEPALIVE).kill(killed);
@@ -142,8 +142,8 @@ fn idle_connection_of_live_peers_persists() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let cable = VethPair::new(&Place::here(), 1500);
-    let (a, b) = (cable.a.place(), cable.b.place());
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let (a, b) = (cable.a.runner(), cable.b.runner());
     let mut ends = Ends::connect(&program, a, b, VethPair::A, KEEPALIVE);
     // Twice the keep-alive time.
     thread::sleep(Duration::from_secs(4));
@@ -158,9 +158,9 @@ fn stopped_process_on_the_same_host_remains_a_peer() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let place = namespace.place();
-    let mut ends = Ends::connect(&program, place, place, "127.0.0.1", KEEPALIVE);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
+    let mut ends = Ends::connect(&program, runner, runner, "127.0.0.1", KEEPALIVE);
     ends.0[0].signal("STOP");
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0[1].is_running());
@@ -175,8 +175,8 @@ fn process_that_was_stopped_keeps_its_connections_to_other_hosts() {
     }
     let directory = Directory::new();
     let program = compile(&directory);
-    let cable = VethPair::new(&Place::here(), 1500);
-    let (a, b) = (cable.a.place(), cable.b.place());
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let (a, b) = (cable.a.runner(), cable.b.runner());
     // The server does not give up the client that is stopped.
     let mut ends = Ends::connect_with(&program, a, b, VethPair::A, ["0", KEEPALIVE]);
     ends.0[1].signal("STOP");

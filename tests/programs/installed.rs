@@ -8,9 +8,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::common::place::{Directory, Place};
 use crate::common::require::{DEVINFO, Need, require};
 use crate::common::run::run;
+use crate::common::runner::{Directory, Runner};
 
 /// The build takes a few seconds if the workspace is built, and minutes if it is not.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
@@ -44,10 +44,10 @@ fn installed() -> &'static Path {
 }
 
 /// Returns the command for a new user, who has an empty home directory.
-fn urxe(place: &Place, home: &Directory) -> Command {
+fn urxe(runner: &Runner, home: &Directory) -> Command {
     let temporary = home.path().join("tmp");
     fs::create_dir_all(&temporary).expect("own directory");
-    let mut command = place.command(installed());
+    let mut command = runner.command(installed());
     command
         .env("HOME", home.path())
         .env("TMPDIR", temporary)
@@ -59,8 +59,8 @@ fn urxe(place: &Place, home: &Directory) -> Command {
 #[test]
 fn command_without_its_libraries_runs_the_demo() {
     let home = Directory::new();
-    let place = Place::alone();
-    let mut demo = urxe(&place, &home);
+    let runner = Runner::alone();
+    let mut demo = urxe(&runner, &home);
     demo.args(["demo", "--transfer", "1MiB", "--atomics", "100"]);
     let finished = run("urxe demo", demo, LIMIT).success();
     assert!(finished.stdout.contains("All bytes match"), "{finished}");
@@ -79,9 +79,9 @@ fn command_without_its_libraries_runs_a_program_of_debian() {
         return;
     }
     let home = Directory::new();
-    let place = Place::alone();
+    let runner = Runner::alone();
     for view in ["--sysfs=auto", "--sysfs=preload"] {
-        let mut devices = urxe(&place, &home);
+        let mut devices = urxe(&runner, &home);
         devices.args(["run", view, "--", "ibv_devices"]);
         let finished = run("ibv_devices", devices, LIMIT).success();
         assert!(finished.stdout.contains("urxe_lo"), "{finished}");
@@ -103,18 +103,18 @@ fn programs_compile_against_the_headers_inside_the_command() {
          int main(void) { int n; return ibv_get_device_list(&n) && n > 0 ? 0 : 1; }\n",
     )
     .expect("own directory");
-    let place = Place::alone();
+    let runner = Runner::alone();
     let lines = run(
         "urxe env",
         {
-            let mut command = urxe(&place, &home);
+            let mut command = urxe(&runner, &home);
             command.arg("env");
             command
         },
         LIMIT,
     )
     .success();
-    let mut shell = place.command("sh");
+    let mut shell = runner.command("sh");
     shell.current_dir(home.path()).args([
         "-ec",
         &format!(
@@ -138,7 +138,7 @@ fn cache_of_another_user_is_not_used() {
     fs::create_dir_all(&cache).expect("own directory");
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o700)).expect("own directory");
     chown(&cache, Some(NOBODY), Some(NOBODY)).expect("root may");
-    let mut command = urxe(&Place::here(), &home);
+    let mut command = urxe(&Runner::here(), &home);
     command.args(["run", "--sysfs=no", "--", "sh", "-c"]);
     command.arg("readlink -f ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1");
     let finished = run("urxe run", command, LIMIT).success();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::common::namespace::VethPair;
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, Running, run};
+use crate::common::runner::Runner;
 use crate::common::tcp;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -22,14 +22,15 @@ fn hosts() -> Option<VethPair> {
         IP,
         Need::NetworkNamespaces,
     ];
-    require(&needs).then(|| VethPair::new(&Place::here(), 1500))
+    require(&needs).then(|| VethPair::new(&Runner::here(), 1500))
 }
 
-/// A server at one place and a client at another, which connects to `to`.
+/// Transfers data between a server with one runner and a client with another, which connects to
+/// `to`.
 #[track_caller]
-fn transfers(server: &Place, client: &Place, to: &str, provider: &str, endpoint: &str) {
-    let start = |place: &Place, to: &[&str]| {
-        let mut command = place.verbs("fi_pingpong");
+fn transfers(server: &Runner, client: &Runner, to: &str, provider: &str, endpoint: &str) {
+    let start = |runner: &Runner, to: &[&str]| {
+        let mut command = runner.verbs("fi_pingpong");
         command.args(["-p", provider, "-e", endpoint, "-I", "100", "-S", "all"]);
         command.args(["-c"]).args(to);
         Running::start(format!("fi_pingpong {provider} {endpoint} {to:?}"), command)
@@ -50,7 +51,7 @@ fn libfabric_finds_a_device_for_each_kind_of_endpoint() {
         return;
     };
     for (provider, endpoint) in [("verbs", "FI_EP_MSG"), ("verbs;ofi_rxm", "FI_EP_RDM")] {
-        let mut command = cable.a.place().verbs("fi_info");
+        let mut command = cable.a.runner().verbs("fi_info");
         command.args(["-p", provider, "-t", endpoint]);
         let info = run("fi_info", command, LIMIT).success();
         assert!(info.stdout.contains("domain: urxe_va"), "{info}");
@@ -63,7 +64,7 @@ fn libfabric_transfers_between_hosts() {
         return;
     };
     let _exclusive = exclusive();
-    let (server, client) = (cable.a.place(), cable.b.place());
+    let (server, client) = (cable.a.runner(), cable.b.runner());
     transfers(server, client, VethPair::A, "verbs", "msg");
     transfers(server, client, VethPair::A, "verbs;ofi_rxm", "rdm");
 }
@@ -75,7 +76,7 @@ fn libfabric_transfers_over_loopback_addresses() {
     };
     let _exclusive = exclusive();
     cable.a.ip("link set lo up");
-    let here = cable.a.place();
+    let here = cable.a.runner();
     transfers(here, here, "127.0.0.1", "verbs", "msg");
     transfers(here, here, "127.0.0.1", "verbs;ofi_rxm", "rdm");
 }

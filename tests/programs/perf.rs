@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::namespace::VethPair;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
+use crate::common::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(90);
 const MTU: u32 = 1500;
@@ -23,8 +23,8 @@ impl Hosts {
         if !require(&[IP, Need::NetworkNamespaces]) {
             return None;
         }
-        let cable = VethPair::new(&Place::here(), MTU);
-        let mut listener = cable.b.place().urxe();
+        let cable = VethPair::new(&Runner::here(), MTU);
+        let mut listener = cable.b.runner().urxe();
         listener.args(["perf", "--listen"]);
         let listener = Running::start("urxe perf --listen", listener);
         let deadline = Instant::now() + LIMIT;
@@ -39,7 +39,7 @@ impl Hosts {
     }
 
     fn run(&self, arguments: &[&str]) -> Finished {
-        let mut command = self.cable.a.place().urxe();
+        let mut command = self.cable.a.runner().urxe();
         command.args(arguments);
         run("urxe", command, LIMIT)
     }
@@ -115,7 +115,7 @@ fn pings_are_echoed() {
 #[test]
 fn retransmissions_are_counted() {
     let Some(hosts) = Hosts::new() else { return };
-    let mut command = hosts.cable.a.place().urxe();
+    let mut command = hosts.cable.a.runner().urxe();
     command
         .args(["perf", VethPair::B, "--duration", "1", "--json"])
         .env("URXE_FAULTS", "drop=2%,seed=5");

@@ -4,8 +4,8 @@ use crate::common::devices::DeviceInfo;
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::perftest::Perftest;
 use crate::common::pingpong::Side;
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PERFTEST, require};
+use crate::common::runner::Runner;
 
 /// Returns a pair in a private namespace: unreliable services lose packets in transit through
 /// another process that shares the port, if that is killed.
@@ -13,8 +13,8 @@ fn loopback(program: &'static str) -> Option<(Namespace, Perftest)> {
     if !require(&[PERFTEST, IP, Need::NetworkNamespaces]) {
         return None;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let side = Side::new(namespace.place(), "urxe_lo");
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let side = Side::new(namespace.runner(), "urxe_lo");
     let perftest = Perftest::new(program, side.clone(), side, "127.0.0.1");
     Some((namespace, perftest))
 }
@@ -49,9 +49,9 @@ fn unreliable_connection_does_not_overrun_its_receiver() {
     if !require(&[PERFTEST, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
     // The kernel's default, which it doubles.
-    let side = Side::new(namespace.place(), "urxe_lo").env("URXE_SOCKET_BUFFER", "212992");
+    let side = Side::new(namespace.runner(), "urxe_lo").env("URXE_SOCKET_BUFFER", "212992");
     let perftest = Perftest::new("ib_send_bw", side.clone(), side, "127.0.0.1");
     for queue_pairs in [1, 8] {
         let options = format!("-n {ITERATIONS} -c UC -s {LONG} -q {queue_pairs}");
@@ -120,16 +120,16 @@ fn multicast_between_hosts() {
     if !require(&[PERFTEST, DEVINFO, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
-    let mut server = Side::new(cable.a.place(), "urxe_va");
-    let mut client = Side::new(cable.b.place(), "urxe_vb");
+    let cable = VethPair::new(&Runner::here(), 1500);
+    let mut server = Side::new(cable.a.runner(), "urxe_va");
+    let mut client = Side::new(cable.b.runner(), "urxe_vb");
     let run = |server: &Side, client: &Side, address: &str| {
         let perftest = Perftest::new("ib_send_bw", server.clone(), client.clone(), VethPair::A);
         let options = format!("-n {ITERATIONS} -s 512 -c UD -g -M {}", group(address));
         perftest.options(&options).run().success(&[512], ITERATIONS);
     };
     run(&server, &client, "239.47.91.11");
-    server.gid_index = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(VethPair::A6);
-    client.gid_index = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(VethPair::B6);
+    server.gid_index = DeviceInfo::query(cable.a.runner(), "urxe_va").gid_index(VethPair::A6);
+    client.gid_index = DeviceInfo::query(cable.b.runner(), "urxe_vb").gid_index(VethPair::B6);
     run(&server, &client, "ff0e::47:91");
 }

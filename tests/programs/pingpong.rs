@@ -2,13 +2,13 @@
 
 use crate::common::devices::DeviceInfo;
 use crate::common::pingpong::Pingpong;
-use crate::common::place::Place;
 use crate::common::require::{PINGPONG, require};
+use crate::common::runner::Runner;
 
 const DEVICE: &str = "urxe_lo";
 
 fn loopback() -> Option<Pingpong> {
-    require(&[PINGPONG]).then(|| Pingpong::over_loopback(&Place::alone()))
+    require(&[PINGPONG]).then(|| Pingpong::over_loopback(&Runner::alone()))
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn receiver_not_ready_with_events() {
 #[test]
 fn ipv6_gids() {
     let Some(pingpong) = loopback() else { return };
-    let index = DeviceInfo::query(&Place::here(), DEVICE).gid_index("::1");
+    let index = DeviceInfo::query(&Runner::here(), DEVICE).gid_index("::1");
     let ended = pingpong
         .gids(index, index)
         .options("-c")
@@ -151,7 +151,7 @@ fn another_service_level() {
 #[test]
 fn completion_timestamps_as_the_device_promises() {
     let Some(pingpong) = loopback() else { return };
-    let info = DeviceInfo::query(&Place::here(), DEVICE);
+    let info = DeviceInfo::query(&Runner::here(), DEVICE);
     let pingpong = pingpong.options("-t");
     if info.value("completion timestamp_mask").is_some() {
         let ended = pingpong.run().success();

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::namespace::Namespace;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, run};
+use crate::common::runner::{Directory, Runner};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
@@ -16,16 +16,16 @@ const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
 const ROOT: &str = "URXE_SYSFS_ROOT";
 
 /// Returns the output of a program that preloads the object.
-fn preloaded(place: &Place, words: &[&str]) -> String {
-    let mut command = place.urxe();
+fn preloaded(runner: &Runner, words: &[&str]) -> String {
+    let mut command = runner.urxe();
     command
         .args(["run", "--sysfs", "preload", "--"])
         .args(words);
     run(words[0], command, LIMIT).success().stdout
 }
 
-fn shell(place: &Place, script: &str) -> String {
-    preloaded(place, &["bash", "-c", script])
+fn shell(runner: &Runner, script: &str) -> String {
+    preloaded(runner, &["bash", "-c", script])
 }
 
 /// Compiles a C program.
@@ -51,42 +51,45 @@ fn every_kind_of_call_sees_the_devices() {
         &["-D_FILE_OFFSET_BITS=64"],
     ] {
         let program = compile(directory.path(), "tests/programs/preload.c", flags);
-        let printed = preloaded(&Place::here(), &[&program]);
+        let printed = preloaded(&Runner::here(), &[&program]);
         assert_eq!(printed, "all paths are visible\n", "{flags:?}");
     }
 }
 
 #[test]
 fn common_tools_see_the_devices() {
-    let place = Place::here();
+    let runner = Runner::here();
     let listed = shell(
-        &place,
+        &runner,
         "ls /sys/class/infiniband /sys/class/infiniband_verbs",
     );
     assert!(
         listed.lines().filter(|line| *line == "urxe_lo").count() == 2,
         "{listed}"
     );
-    let long = shell(&place, "ls -l /sys/class/infiniband/ /dev/infiniband");
+    let long = shell(&runner, "ls -l /sys/class/infiniband/ /dev/infiniband");
     assert!(long.contains("urxe_lo"), "{long}");
-    assert_eq!(shell(&place, &format!("cat {PORT}/state")), "4: ACTIVE\n");
-    assert_eq!(shell(&place, &format!("cat < {PORT}/state")), "4: ACTIVE\n");
+    assert_eq!(shell(&runner, &format!("cat {PORT}/state")), "4: ACTIVE\n");
+    assert_eq!(
+        shell(&runner, &format!("cat < {PORT}/state")),
+        "4: ACTIVE\n"
+    );
     assert_eq!(
         shell(
-            &place,
+            &runner,
             "cd /sys/class/infiniband/urxe_lo && cat ports/*/link_layer && /bin/pwd"
         ),
         "Ethernet\n/sys/class/infiniband/urxe_lo\n"
     );
-    let found = shell(&place, "find /sys/class/infiniband/urxe_lo/ -name state");
+    let found = shell(&runner, "find /sys/class/infiniband/urxe_lo/ -name state");
     assert_eq!(found, format!("{PORT}/state\n"));
     let matched = shell(
-        &place,
+        &runner,
         "grep -rl ACTIVE /sys/class/infiniband/urxe_lo/ports",
     );
     assert_eq!(matched, format!("{PORT}/state\n"));
     let tested = shell(
-        &place,
+        &runner,
         "test -d /sys/class/infiniband/urxe_lo && echo there",
     );
     assert_eq!(tested, "there\n");
@@ -97,17 +100,17 @@ fn mounted_and_preloaded_views_are_equal() {
     if !require(&[Need::NetworkNamespaces]) {
         return;
     }
-    let place = Place::here();
+    let runner = Runner::here();
     let script = "cd /sys/class/infiniband && find urxe_lo -type f ! -path '*counters*' \
                   | sort | xargs grep -H .; find urxe_lo | sort";
-    let mut command = place.urxe();
+    let mut command = runner.urxe();
     command.args(["run", "--sysfs", "yes", "--", "bash", "-c", script]);
     let mounted = run("mounted", command, LIMIT).success().stdout;
     assert!(
         mounted.contains("urxe_lo/ports/1/state:4: ACTIVE"),
         "{mounted}"
     );
-    assert_eq!(shell(&place, script), mounted);
+    assert_eq!(shell(&runner, script), mounted);
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn python_sees_the_devices() {
          assert c in [str(p.parent) for p in pathlib.Path(c).iterdir()]\n\
          print('seen')";
     assert_eq!(
-        preloaded(&Place::here(), &["python3", "-c", script]),
+        preloaded(&Runner::here(), &["python3", "-c", script]),
         "seen\n"
     );
 }
@@ -137,28 +140,28 @@ fn ucx_finds_the_devices_of_the_preloaded_view() {
     if !require(&[ucx, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let shown = shell(namespace.place(), "ucx_info -d 2>&1");
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let shown = shell(namespace.runner(), "ucx_info -d 2>&1");
     assert!(shown.contains("rc_verbs"), "{shown}");
     assert!(shown.contains("urxe_lo:1"), "{shown}");
 }
 
 #[test]
 fn other_paths_are_unchanged() {
-    let place = Place::here();
+    let runner = Runner::here();
     let script = "ls /sys/class; cat /sys/class/net/lo/mtu; readlink /proc/self/cwd; ls /dev/null";
-    let mut command = place.command("bash");
+    let mut command = runner.command("bash");
     command.args(["-c", script]);
     let before = run("bash", command, LIMIT).success().stdout;
-    assert_eq!(shell(&place, script), before);
+    assert_eq!(shell(&runner, script), before);
 }
 
 #[test]
 fn object_that_cannot_be_written_is_reported() {
     let directory = Directory::new();
-    let place = Place::here();
+    let runner = Runner::here();
     let script = "cp $(dirname \"$0\")/urxe $(dirname \"$0\")/liburxe.so \"$1\"";
-    let urxe = place.urxe().get_program().to_owned();
+    let urxe = runner.urxe().get_program().to_owned();
     let mut copy = Command::new("bash");
     copy.args(["-c", script]).arg(&urxe).arg(directory.path());
     run("cp", copy, LIMIT).success();
@@ -179,14 +182,14 @@ fn object_that_cannot_be_written_is_reported() {
 
 #[test]
 fn view_is_removed_with_its_last_user() {
-    let place = Place::here();
+    let runner = Runner::here();
     // The child outlives the program and repeatedly executes other programs.
     let script = format!(
         "export END=$(($(date +%s) + 4)) \
          CHILD='[ $(date +%s) -lt $END ] && exec bash -c \"$CHILD\"; cat {PORT}/state > ${ROOT}.seen'
          setsid -f bash -c \"$CHILD\" > /dev/null; echo ${ROOT}"
     );
-    let root = shell(&place, &script);
+    let root = shell(&runner, &script);
     let root = Path::new(root.trim());
     assert!(root.is_absolute());
     let seen = root.with_extension("seen");

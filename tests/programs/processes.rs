@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::pingpong::{Pair, Pingpong, exclusive};
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, Running};
+use crate::common::runner::Runner;
 use crate::common::stat::{processes, received, stat};
 
 /// A number of messages that a pair never completes.
@@ -17,7 +17,7 @@ const ENDLESS: u32 = 1_000_000_000;
 const MANY_PROCESSES_LIMIT: Duration = Duration::from_secs(240);
 
 fn loopback() -> Pingpong {
-    Pingpong::over_loopback(&Place::alone()).limit(MANY_PROCESSES_LIMIT)
+    Pingpong::over_loopback(&Runner::alone()).limit(MANY_PROCESSES_LIMIT)
 }
 
 /// Waits until both sides of a pair have used more CPU time than their start takes, so that they
@@ -81,8 +81,8 @@ fn eight_pairs_on_one_address() {
 }
 
 /// Returns the number of messages that each process of these pairs has received.
-fn received_by(pairs: &[Pair], place: &Place) -> Vec<u64> {
-    let survey = stat(place, &[]);
+fn received_by(pairs: &[Pair], runner: &Runner) -> Vec<u64> {
+    let survey = stat(runner, &[]);
     let sides = pairs.iter().flat_map(|pair| [&pair.server, &pair.client]);
     let count = |side: &Running| {
         let candidates = [vec![side.id()], children(side.id())].concat();
@@ -104,8 +104,8 @@ fn killed_processes_do_not_disturb_others() {
         return;
     }
     let _exclusive = exclusive();
-    let place = Place::alone();
-    let pingpong = Pingpong::over_loopback(&place).limit(MANY_PROCESSES_LIMIT);
+    let runner = Runner::alone();
+    let pingpong = Pingpong::over_loopback(&runner).limit(MANY_PROCESSES_LIMIT);
     let endless = pingpong.clone().options("-c -e").iterations(ENDLESS);
     let long = endless.clone().size(20_000);
 
@@ -130,10 +130,10 @@ fn killed_processes_do_not_disturb_others() {
         pair.finish().success();
     }
 
-    let before = received_by(&survivors, &place);
+    let before = received_by(&survivors, &runner);
     let deadline = Instant::now() + MANY_PROCESSES_LIMIT;
     loop {
-        let after = received_by(&survivors, &place);
+        let after = received_by(&survivors, &runner);
         let mut sides = before.iter().zip(&after);
         if sides.all(|(before, after)| *after > before + MANY) {
             break;

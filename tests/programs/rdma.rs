@@ -11,26 +11,26 @@ use serde_json::{Value, json};
 
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Pingpong, exclusive};
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{Finished, POLL_INTERVAL, run};
+use crate::common::runner::{Directory, Runner};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs `rdma` with these space-separated arguments, without another `rdma` in `PATH`.
-fn rdma(place: &Place, words: &str) -> Finished {
-    rdma_beside(None, place, words)
+fn rdma(runner: &Runner, words: &str) -> Finished {
+    rdma_beside(None, runner, words)
 }
 
 /// Runs `rdma` with these space-separated arguments. `other` has the only other `rdma` in `PATH`.
-fn rdma_beside(other: Option<&Directory>, place: &Place, words: &str) -> Finished {
+fn rdma_beside(other: Option<&Directory>, runner: &Runner, words: &str) -> Finished {
     let path = env::join_paths(other.map(Directory::path)).expect("no colon in it");
-    // Not for the programs that enter the place.
-    let place = place.through([
+    // Not for the programs of the command prefix.
+    let runner = runner.through([
         OsStr::new("env"),
         &[OsStr::new("PATH="), &path].join(OsStr::new("")),
     ]);
-    let mut command = place.verbs("rdma");
+    let mut command = runner.verbs("rdma");
     command.args(words.split_whitespace());
     run(&format!("rdma {words}"), command, LIMIT)
 }
@@ -50,8 +50,8 @@ fn parsed(finished: Finished) -> Value {
 }
 
 /// Returns the index of a network interface.
-fn index(place: &Place, interface: &str) -> u64 {
-    let mut command = place.command("ip");
+fn index(runner: &Runner, interface: &str) -> u64 {
+    let mut command = runner.command("ip");
     command.args(["-j", "link", "show", interface]);
     parsed(run("ip", command, LIMIT))[0]["ifindex"]
         .as_u64()
@@ -59,8 +59,8 @@ fn index(place: &Place, interface: &str) -> u64 {
 }
 
 /// Returns a command for a shell script over urxe.
-fn script(place: &Place, options: &[&str], script: &str) -> Command {
-    let mut command = place.urxe();
+fn script(runner: &Runner, options: &[&str], script: &str) -> Command {
+    let mut command = runner.urxe();
     command.arg("run").args(options);
     command.args(["--", "sh", "-c", script]);
     command
@@ -71,11 +71,11 @@ fn links_have_the_fields_of_iproute2() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     cable.a.ip("link set lo up");
-    let place = &cable.a.place().through(["env", "URXE_DEVICES=*"]);
+    let runner = &cable.a.runner().through(["env", "URXE_DEVICES=*"]);
     let link = |interface: &str| {
-        let index = index(place, interface);
+        let index = index(runner, interface);
         json!({
             "ifindex": index,
             "ifname": format!("urxe_{interface}"),
@@ -88,19 +88,19 @@ fn links_have_the_fields_of_iproute2() {
     };
     let both = json!([link("va"), link("lo")]);
     for words in ["link show -j", "-j link", "link list -jp"] {
-        assert_eq!(parsed(rdma(place, words)), both, "{words}");
+        assert_eq!(parsed(rdma(runner, words)), both, "{words}");
     }
-    let one = parsed(rdma(place, "link show urxe_va/1 --json"));
+    let one = parsed(rdma(runner, "link show urxe_va/1 --json"));
     assert_eq!(one, json!([link("va")]));
 
-    let text = quiet(rdma(place, "link"));
+    let text = quiet(rdma(runner, "link"));
     let line = "state ACTIVE physical_state LINK_UP netdev";
     assert_eq!(
         text,
         format!("link urxe_va/1 {line} va \nlink urxe_lo/1 {line} lo \n")
     );
-    let text = quiet(rdma(place, "link show -d urxe_va/1"));
-    let index = index(place, "va");
+    let text = quiet(rdma(runner, "link show -d urxe_va/1"));
+    let index = index(runner, "va");
     assert_eq!(
         text,
         format!("link urxe_va/1 {line} va netdev_index {index} \n")
@@ -116,9 +116,9 @@ fn devices_are_those_of_verbs() {
     ]) {
         return;
     }
-    let place = Place::alone();
-    let verbs = quiet(run("ibv_devices", place.verbs("ibv_devices"), LIMIT));
-    let devices = parsed(rdma(&place, "dev show -j"));
+    let runner = Runner::alone();
+    let verbs = quiet(run("ibv_devices", runner.verbs("ibv_devices"), LIMIT));
+    let devices = parsed(rdma(&runner, "dev show -j"));
     let devices = devices.as_array().expect("a list");
     let shown: Vec<_> = devices
         .iter()
@@ -144,10 +144,10 @@ fn devices_are_those_of_verbs() {
         })
         .collect();
     assert_eq!(shown, listed);
-    let text = quiet(rdma(&place, "dev"));
+    let text = quiet(rdma(&runner, "dev"));
     let line = format!(
         "{}: urxe_lo: node_type ca protocol roce fw ",
-        index(&place, "lo")
+        index(&runner, "lo")
     );
     assert!(text.starts_with(&line), "{text}");
 }
@@ -162,8 +162,8 @@ fn rdma_core_finds_the_interface_of_a_device() {
     ]) {
         return;
     }
-    let place = Place::alone();
-    let mut command = place.verbs("python3");
+    let runner = Runner::alone();
+    let mut command = runner.verbs("python3");
     command.args([
         "-c",
         "import json, subprocess\n\
@@ -195,8 +195,8 @@ fn the_kernels_devices_follow() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let (place, kernel) = (Place::alone(), with_a_kernel_device());
-    let ask = |words: &str| rdma_beside(Some(&kernel), &place, words);
+    let (runner, kernel) = (Runner::alone(), with_a_kernel_device());
+    let ask = |words: &str| rdma_beside(Some(&kernel), &runner, words);
     let text = quiet(ask("link show"));
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
@@ -216,7 +216,7 @@ fn the_kernels_devices_follow() {
 
 #[test]
 fn other_requests_reach_iproute2() {
-    let (place, kernel) = (Place::here(), with_a_kernel_device());
+    let (runner, kernel) = (Runner::here(), with_a_kernel_device());
     for words in [
         "link add rxe0 type rxe netdev eth0",
         "system show",
@@ -224,19 +224,19 @@ fn other_requests_reach_iproute2() {
         "resource show nothing",
         "-V",
     ] {
-        let finished = rdma_beside(Some(&kernel), &place, words);
+        let finished = rdma_beside(Some(&kernel), &runner, words);
         assert_eq!(finished.status.code(), Some(7), "{finished}");
         assert_eq!(finished.stdout, format!("arguments: {words}\n"));
         assert_eq!(finished.stderr, "", "{finished}");
     }
-    let finished = rdma(&place, "link add rxe0 type rxe netdev eth0");
+    let finished = rdma(&runner, "link add rxe0 type rxe netdev eth0");
     assert_eq!(finished.status.code(), Some(1), "{finished}");
     assert!(finished.stderr.contains("iproute2"), "{finished}");
 }
 
 #[test]
 fn unknown_devices_are_errors() {
-    let place = Place::here();
+    let runner = Runner::here();
     for (words, message) in [
         ("link show urxe_none/1", "Wrong device name\n"),
         ("link show urxe_lo/2", "Wrong device name\n"),
@@ -244,7 +244,7 @@ fn unknown_devices_are_errors() {
         ("dev show urxe_none", "Wrong device name - urxe_none\n"),
         ("statistic show link urxe_none", "Wrong device name\n"),
     ] {
-        let finished = rdma(&place, words);
+        let finished = rdma(&runner, words);
         assert_eq!(finished.status.code(), Some(1), "{finished}");
         assert_eq!(finished.stderr, message, "{finished}");
         assert_eq!(finished.stdout, "", "{finished}");
@@ -257,15 +257,15 @@ fn runs_may_be_nested() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let place = Place::alone();
-    let other = place.unprivileged();
-    let [one, two] = [&place, &other].map(|place| {
-        let command = place.urxe();
+    let runner = Runner::alone();
+    let other = runner.unprivileged();
+    let [one, two] = [&runner, &other].map(|runner| {
+        let command = runner.urxe();
         let last = command.get_args().last().unwrap_or(command.get_program());
         last.to_owned()
     });
     let [run_word, end] = ["run", "--"].map(OsString::from);
-    let mut command = place.urxe();
+    let mut command = runner.urxe();
     for urxe in [&two, &one, &two] {
         command.args([&run_word, &end, urxe]);
     }
@@ -282,9 +282,9 @@ fn resources_are_counted_while_they_exist() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let place = namespace.place();
-    let counts = || parsed(rdma(place, "resource show urxe_lo -j"))[0].clone();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
+    let counts = || parsed(rdma(runner, "resource show urxe_lo -j"))[0].clone();
     let expected = |each: u64, ids: u64| {
         json!({
             "ifindex": 1,
@@ -293,7 +293,7 @@ fn resources_are_counted_while_they_exist() {
         })
     };
     assert_eq!(counts(), expected(0, 0));
-    let mut pair = Pingpong::over_loopback(place)
+    let mut pair = Pingpong::over_loopback(runner)
         .options("-e")
         .iterations(1_000_000_000)
         .start();
@@ -306,7 +306,7 @@ fn resources_are_counted_while_they_exist() {
         );
         std::thread::sleep(POLL_INTERVAL);
     }
-    let text = quiet(rdma(place, "resource"));
+    let text = quiet(rdma(runner, "resource"));
     assert_eq!(
         text,
         "1: urxe_lo: pd 2 cq 2 qp 2 cm_id 0 mr 2 ctx 2 srq 0 \n"
@@ -324,8 +324,8 @@ fn statistics_include_ended_processes() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let place = namespace.place();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
     let transfer = "ibv_rc_pingpong -d urxe_lo -g 0 > /dev/null &\n\
                     until ibv_rc_pingpong -d urxe_lo -g 0 127.0.0.1 > /dev/null 2>&1; do\n\
                     sleep 0.05; done; wait\n";
@@ -336,7 +336,7 @@ fn statistics_include_ended_processes() {
                     until rdma statistic -j | grep -q '\"rdma_recvs\":2000'; do\n\
                     tries=$((tries + 1)); test $tries -lt 100 || exit 9; sleep 0.05; done\n";
         let text = format!("{transfer}{wait}rdma -j statistic show link urxe_lo/1");
-        let rows = parsed(run("sh", script(place, &options, &text), LIMIT));
+        let rows = parsed(run("sh", script(runner, &options, &text), LIMIT));
         assert_eq!(
             (&rows[0]["ifname"], &rows[0]["port"]),
             (&"urxe_lo".into(), &1.into())
@@ -346,7 +346,7 @@ fn statistics_include_ended_processes() {
     }
     let text = quiet(run(
         "sh",
-        script(place, &["--sysfs", "no"], "rdma statistic"),
+        script(runner, &["--sysfs", "no"], "rdma statistic"),
         LIMIT,
     ));
     assert!(text.starts_with("link urxe_lo/1 \n    "), "{text}");

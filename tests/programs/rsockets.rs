@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
-use crate::common::place::{Directory, Place};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
+use crate::common::runner::{Directory, Runner};
 use crate::connection_manager::{LIMIT, Server, TCP, start};
 
 pub const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
@@ -19,18 +19,18 @@ pub const RSTREAM: Need = Need::Program("rstream", "rdmacm-utils");
 /// Returns a private network, in which other processes cannot disturb datagrams.
 pub fn alone(needs: &[Need]) -> Option<Namespace> {
     let all = [&[RSTREAM, IP, Need::NetworkNamespaces], needs].concat();
-    require(&all).then(|| Namespace::new(&Place::here()).loopback_up())
+    require(&all).then(|| Namespace::new(&Runner::here()).loopback_up())
 }
 
-fn run_here(place: &Place, command: &str) -> Finished {
-    start(place, command).finish(LIMIT)
+fn run_here(runner: &Runner, command: &str) -> Finished {
+    start(runner, command).finish(LIMIT)
 }
 
 /// Runs a server and a client in one network, which must succeed.
 #[track_caller]
-fn both_succeed(place: &Place, server: &str, port: u64, client: &str) -> (Finished, Finished) {
-    let server = Server::start(place, server, TCP | port);
-    let client = run_here(place, client).success();
+fn both_succeed(runner: &Runner, server: &str, port: u64, client: &str) -> (Finished, Finished) {
+    let server = Server::start(runner, server, TCP | port);
+    let client = run_here(runner, client).success();
     (server.finish().success(), client)
 }
 
@@ -42,7 +42,7 @@ fn rstream_measures_bandwidth() {
     let _exclusive = exclusive();
     let client = "rstream -s 127.0.0.1 -C 20 -I 20 -S 65536";
     let server = "rstream -C 20 -I 20 -S 65536";
-    let (server, client) = both_succeed(namespace.place(), server, 7471, client);
+    let (server, client) = both_succeed(namespace.runner(), server, 7471, client);
     for side in [server, client] {
         assert!(side.stdout.contains("custom    64k"), "{side}");
     }
@@ -72,12 +72,12 @@ fn rstream_modes_succeed() {
         let client = format!("rstream -s 127.0.0.1 {common}");
         if options == "-T f" {
             // The server accepts TCP first and then an rsocket.
-            let server = start(namespace.place(), &server);
-            wait_for_port(namespace.place(), "tcp", port);
-            run_here(namespace.place(), &client).success();
+            let server = start(namespace.runner(), &server);
+            wait_for_port(namespace.runner(), "tcp", port);
+            run_here(namespace.runner(), &client).success();
             server.finish(LIMIT).success();
         } else {
-            both_succeed(namespace.place(), &server, port, &client);
+            both_succeed(namespace.runner(), &server, port, &client);
         }
     }
 }
@@ -87,13 +87,13 @@ fn rstream_between_hosts_and_over_ipv6() {
     if !require(&[RSTREAM, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let _exclusive = exclusive();
     for address in [VethPair::A, VethPair::A6] {
         let common = "-C 20 -I 20 -S 100000 -T v";
         let server = format!("rstream -b {address} {common}");
-        let server = Server::start(cable.a.place(), &server, TCP | 7471);
-        run_here(cable.b.place(), &format!("rstream -s {address} {common}")).success();
+        let server = Server::start(cable.a.runner(), &server, TCP | 7471);
+        run_here(cable.b.runner(), &format!("rstream -s {address} {common}")).success();
         server.finish().success();
     }
 }
@@ -103,7 +103,7 @@ fn connection_without_a_listener_is_refused() {
     let Some(namespace) = alone(&[]) else {
         return;
     };
-    let refused = run_here(namespace.place(), "rstream -s 127.0.0.1 -C 1 -I 1");
+    let refused = run_here(namespace.runner(), "rstream -s 127.0.0.1 -C 1 -I 1");
     assert!(!refused.status.success() && !refused.timed_out, "{refused}");
 }
 
@@ -118,10 +118,10 @@ fn rcopy_copies_a_file_whole() {
     let bytes = pattern(24 << 20);
     fs::write(&from, &bytes).expect("own directory");
     // The server does not end.
-    let _server = Server::start(namespace.place(), "rcopy", TCP | 7427);
+    let _server = Server::start(namespace.runner(), "rcopy", TCP | 7427);
     let (from, there) = (from.display(), to.display());
     run_here(
-        namespace.place(),
+        namespace.runner(),
         &format!("rcopy {from} 127.0.0.1:{there}"),
     )
     .success();
@@ -143,17 +143,17 @@ fn riostream_writes_into_the_peers_memory() {
     let common = "-C 3 -I 10 -S 5000 -T v";
     let server = format!("riostream {common}");
     let client = format!("riostream -s 127.0.0.1 {common}");
-    both_succeed(namespace.place(), &server, 7471, &client);
+    both_succeed(namespace.runner(), &server, 7471, &client);
 }
 
 /// Waits until a process listens on a kernel UDP or TCP port without a peer. Former TCP connections
 /// in TIME_WAIT have peers.
 #[track_caller]
-pub fn wait_for_port(place: &Place, protocol: &str, port: u64) {
+pub fn wait_for_port(runner: &Runner, protocol: &str, port: u64) {
     let deadline = Instant::now() + LIMIT;
     let suffix = format!(":{port:04X}");
     loop {
-        let mut command = place.command("cat");
+        let mut command = runner.command("cat");
         command.args([
             format!("/proc/net/{protocol}"),
             format!("/proc/net/{protocol}6"),
@@ -179,13 +179,13 @@ fn udpong_sends_datagrams_each_way() {
     let _exclusive = exclusive();
     for address in ["127.0.0.1", "::1"] {
         // The server does not end.
-        let server = start(namespace.place(), &format!("udpong -b {address}"));
-        wait_for_port(namespace.place(), "udp", 7174);
+        let server = start(namespace.runner(), &format!("udpong -b {address}"));
+        wait_for_port(namespace.runner(), "udp", 7174);
         // Its echo test retransmits after 1 ms and cannot distinguish late responses, so on a slow
         // machine it does not end.
         for way in ["-T a", "-T b", "-T n"] {
             let client = format!("udpong -s {address} -C 50 -S 1000 {way}");
-            let client = run_here(namespace.place(), &client).success();
+            let client = run_here(namespace.runner(), &client).success();
             assert!(client.stdout.contains("custom    1000"), "{client}");
         }
         drop(server);
@@ -197,27 +197,27 @@ fn udpong_between_hosts() {
     if !require(&[RSTREAM, IP, Need::NetworkNamespaces]) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 4500);
+    let cable = VethPair::new(&Runner::here(), 4500);
     let _exclusive = exclusive();
-    let _server = start(cable.a.place(), &format!("udpong -b {}", VethPair::A));
-    wait_for_port(cable.a.place(), "udp", 7174);
+    let _server = start(cable.a.runner(), &format!("udpong -b {}", VethPair::A));
+    wait_for_port(cable.a.runner(), "udp", 7174);
     let client = format!("udpong -s {} -C 50 -S 1500 -T a", VethPair::A);
-    run_here(cable.b.place(), &client).success();
+    run_here(cable.b.runner(), &client).success();
 }
 
 /// Returns a command for a program that preloads librspreload.so.
-pub fn preloaded(place: &Place, words: &[&str]) -> Command {
-    let mut command = place.urxe();
+pub fn preloaded(runner: &Runner, words: &[&str]) -> Command {
+    let mut command = runner.urxe();
     command.args(["run", "--rsockets", "--"]).args(words);
     command
 }
 
 /// Waits until a process listens by RDMA.
-fn wait_for_listener(place: &Place, port: u64) {
+fn wait_for_listener(runner: &Runner, port: u64) {
     let deadline = Instant::now() + LIMIT;
     let name = format!("/{:x}/", TCP | port);
     loop {
-        let mut command = place.command("cat");
+        let mut command = runner.command("cat");
         command.arg("/proc/net/unix");
         let names = run("cat", command, LIMIT).success().stdout;
         if names.contains(&name) {
@@ -253,12 +253,12 @@ fn web_server_serves_files_over_rdma() {
             at,
             "8000",
         ];
-        let server = Running::start("http.server", preloaded(namespace.place(), &words));
-        wait_for_listener(namespace.place(), 8000);
+        let server = Running::start("http.server", preloaded(namespace.runner(), &words));
+        wait_for_listener(namespace.runner(), 8000);
         let to = directory.path().join("got");
         let url = format!("http://{url}:8000/file");
         let words = ["curl", "-sSf", "-o", to.to_str().expect("plain"), &url];
-        run("curl", preloaded(namespace.place(), &words), LIMIT).success();
+        run("curl", preloaded(namespace.runner(), &words), LIMIT).success();
         assert!(fs::read(&to).expect("it was fetched") == bytes);
         drop(server);
     }
@@ -270,13 +270,13 @@ fn tcp_client_reaches_a_tcp_server() {
         return;
     };
     let _exclusive = exclusive();
-    let mut server = namespace.place().command("python3");
+    let mut server = namespace.runner().command("python3");
     server.args(["-m", "http.server", "--bind", "127.0.0.1", "8001"]);
     let _server = Running::start("http.server", server);
-    wait_for_port(namespace.place(), "tcp", 8001);
+    wait_for_port(namespace.runner(), "tcp", 8001);
     let fetch = "import urllib.request as r; r.urlopen('http://127.0.0.1:8001/').read()";
     let words = ["python3", "-c", fetch];
-    run("python3", preloaded(namespace.place(), &words), LIMIT).success();
+    run("python3", preloaded(namespace.runner(), &words), LIMIT).success();
 }
 
 #[test]
@@ -287,10 +287,10 @@ fn iperf3_measures_rdma() {
     let _exclusive = exclusive();
     for reverse in [&[][..], &["-R"]] {
         let words = ["iperf3", "-s", "-1", "-B", "127.0.0.1"];
-        let server = Running::start("iperf3 -s", preloaded(namespace.place(), &words));
-        wait_for_listener(namespace.place(), 5201);
+        let server = Running::start("iperf3 -s", preloaded(namespace.runner(), &words));
+        wait_for_listener(namespace.runner(), 5201);
         let client = [&["iperf3", "-c", "127.0.0.1", "-n", "40M"], reverse].concat();
-        let client = run("iperf3", preloaded(namespace.place(), &client), LIMIT).success();
+        let client = run("iperf3", preloaded(namespace.runner(), &client), LIMIT).success();
         assert!(client.stdout.contains("receiver"), "{client}");
         server.finish(LIMIT).success();
     }
@@ -307,19 +307,19 @@ fn netcat_sends_a_file_to_another_host() {
     if !require(&needs) {
         return;
     }
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     let _exclusive = exclusive();
     let directory = Directory::new();
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     fs::write(&from, pattern(1 << 20)).expect("own directory");
-    let shell = |place: &Place, script: String| preloaded(place, &["sh", "-c", &script]);
+    let shell = |runner: &Runner, script: String| preloaded(runner, &["sh", "-c", &script]);
     let path = |path: &Path| path.to_str().expect("a plain path").to_owned();
     for address in [VethPair::A, VethPair::A6] {
         let receive = format!("exec nc -l {address} 7000 > {}", path(&to));
-        let server = Running::start("nc -l", shell(cable.a.place(), receive));
-        wait_for_listener(cable.a.place(), 7000);
+        let server = Running::start("nc -l", shell(cable.a.runner(), receive));
+        wait_for_listener(cable.a.runner(), 7000);
         let send = format!("exec nc -N {address} 7000 < {}", path(&from));
-        run("nc", shell(cable.b.place(), send), LIMIT).success();
+        run("nc", shell(cable.b.runner(), send), LIMIT).success();
         server.finish(LIMIT).success();
         assert!(fs::read(&to).expect("received") == pattern(1 << 20));
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::namespace::VethPair;
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, require};
 use crate::common::run::{Finished, POLL_INTERVAL, Running, run};
+use crate::common::runner::Runner;
 use crate::connection_manager::{self, Server, TCP};
 use crate::rsockets::{self, wait_for_port};
 
@@ -17,15 +17,15 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn two_interfaces(needs: &[Need]) -> Option<VethPair> {
     let all = [&[DEVINFO, IP, Need::NetworkNamespaces], needs].concat();
     require(&all).then(|| {
-        let cable = VethPair::new(&Place::here(), 1500);
+        let cable = VethPair::new(&Runner::here(), 1500);
         cable.a.ip("link set lo up");
         cable
     })
 }
 
 /// Runs a shell script over urxe with these options.
-fn script(place: &Place, options: &[&str], text: &str) -> Finished {
-    let mut command = place.urxe();
+fn script(runner: &Runner, options: &[&str], text: &str) -> Finished {
+    let mut command = runner.urxe();
     command.arg("run").args(options);
     command.args(["--", "sh", "-c", text]);
     run(text, command, LIMIT)
@@ -45,7 +45,7 @@ fn selection_determines_the_devices_and_their_order() {
     let Some(cable) = two_interfaces(&[]) else {
         return;
     };
-    let place = cable.a.place();
+    let runner = cable.a.runner();
     for (list, expected) in [
         ("*", &["urxe_va", "urxe_lo"][..]),
         ("lo,va", &["urxe_lo", "urxe_va"]),
@@ -56,16 +56,16 @@ fn selection_determines_the_devices_and_their_order() {
         for view in ["yes", "preload"] {
             let options = ["--devices", list, "--sysfs", view];
             for text in ["ibv_devices", "rdma link"] {
-                let shown = script(place, &options, text).success();
+                let shown = script(runner, &options, text).success();
                 assert_eq!(devices(&shown.stdout), expected, "{list}: {shown}");
                 assert_eq!(shown.stderr, "", "{list}: {shown}");
             }
             let text = "ls /sys/class/infiniband /sys/class/infiniband_verbs";
-            let shown = script(place, &options, text).success();
+            let shown = script(runner, &options, text).success();
             let names: BTreeSet<_> = devices(&shown.stdout).into_iter().collect();
             assert_eq!(names, expected.iter().copied().collect(), "{list}: {shown}");
         }
-        let mut command = place.urxe();
+        let mut command = runner.urxe();
         command.arg("devices").env("URXE_DEVICES", list);
         let shown = run("urxe devices", command, LIMIT).success();
         assert_eq!(devices(&shown.stdout), expected, "{list}: {shown}");
@@ -84,11 +84,11 @@ fn loopback_device_is_in_the_default_only_without_another() {
     let Some(cable) = two_interfaces(&[]) else {
         return;
     };
-    let place = cable.a.place();
+    let runner = cable.a.runner();
     let check = |expected: &[&str]| {
         for view in ["yes", "preload"] {
             for text in ["ibv_devices", "rdma link", "ls /sys/class/infiniband"] {
-                let shown = script(place, &["--sysfs", view], text).success();
+                let shown = script(runner, &["--sysfs", view], text).success();
                 let found: BTreeSet<_> = match text.starts_with("ls") {
                     true => shown.stdout.lines().collect(),
                     false => devices(&shown.stdout).into_iter().collect(),
@@ -99,7 +99,7 @@ fn loopback_device_is_in_the_default_only_without_another() {
         }
     };
     check(&["urxe_va"]);
-    let mut command = place.urxe();
+    let mut command = runner.urxe();
     command.arg("devices");
     let shown = run("urxe devices", command, LIMIT).success();
     assert_eq!(devices(&shown.stdout), ["urxe_va"], "{shown}");
@@ -109,7 +109,7 @@ fn loopback_device_is_in_the_default_only_without_another() {
     cable.b.ip("link set vb down");
     let deadline = Instant::now() + LIMIT;
     loop {
-        let mut command = place.command("ip");
+        let mut command = runner.command("ip");
         command.args(["link", "show", "va"]);
         let shown = run("ip link show", command, LIMIT).success();
         if shown.stdout.contains("NO-CARRIER") {
@@ -127,10 +127,10 @@ fn device_has_the_name_and_speed_that_are_given_to_it() {
     let Some(cable) = two_interfaces(&[]) else {
         return;
     };
-    let place = cable.a.place();
+    let runner = cable.a.runner();
     for view in ["yes", "preload"] {
         let shown = |list: &str, text: &str| {
-            let shown = script(place, &["--sysfs", view, "--devices", list], text).success();
+            let shown = script(runner, &["--sysfs", view, "--devices", list], text).success();
             assert_eq!(shown.stderr, "", "{shown}");
             shown.stdout
         };
@@ -163,8 +163,8 @@ fn device_has_the_name_and_speed_that_are_given_to_it() {
 
 #[test]
 fn list_that_is_not_understood_is_an_error() {
-    let place = Place::here();
-    let mut command = place.urxe();
+    let runner = Runner::here();
+    let mut command = runner.urxe();
     command.args(["run", "--devices", "^lo,eth0", "--", "true"]);
     let finished = run("urxe run", command, LIMIT);
     assert_eq!(finished.status.code(), Some(2), "{finished}");
@@ -174,7 +174,7 @@ fn list_that_is_not_understood_is_an_error() {
         return;
     }
     for program in ["ibv_devices", "ibv_devinfo"] {
-        let mut command = place.verbs(program);
+        let mut command = runner.verbs(program);
         command.env("URXE_DEVICES", "eth0,,lo");
         let finished = run(program, command, LIMIT);
         assert!(!finished.status.success(), "{finished}");
@@ -183,7 +183,7 @@ fn list_that_is_not_understood_is_an_error() {
             .matches("URXE_DEVICES: `eth0,,lo` has an empty name");
         assert_eq!(messages.count(), 1, "{finished}");
     }
-    let mut command = place.urxe();
+    let mut command = runner.urxe();
     command.arg("devices").env("URXE_DEVICES", "eth0,,lo");
     let finished = run("urxe devices", command, LIMIT);
     assert_eq!(finished.status.code(), Some(1), "{finished}");
@@ -199,12 +199,12 @@ fn selection_of_nothing_is_reported_with_the_choice() {
         return;
     };
     let message = "URXE_DEVICES=eth9 selects none of the usable interfaces, which are va, lo:";
-    let place = cable.a.place();
-    let mut list = place.urxe();
+    let runner = cable.a.runner();
+    let mut list = runner.urxe();
     list.arg("devices").env("URXE_DEVICES", "eth9");
     let mut commands = vec![list];
     for words in ["ibv_devinfo", "rping -s -a 127.0.0.1"] {
-        let mut command = place.urxe();
+        let mut command = runner.urxe();
         command
             .args(["run", "--devices", "eth9", "--"])
             .args(words.split(' '));
@@ -219,8 +219,8 @@ fn selection_of_nothing_is_reported_with_the_choice() {
 
 /// Starts a program with only the device `urxe_va`, so that none has a loopback address.
 fn start_without_lo(cable: &VethPair, command: &str) -> Running {
-    let place = cable.a.place().through(["env", "URXE_DEVICES=^lo"]);
-    connection_manager::start(&place, command)
+    let runner = cable.a.runner().through(["env", "URXE_DEVICES=^lo"]);
+    connection_manager::start(&runner, command)
 }
 
 #[test]
@@ -229,8 +229,8 @@ fn connections_to_loopback_addresses_need_no_loopback_device() {
         return;
     };
     let _exclusive = exclusive();
-    let place = cable.a.place().through(["env", "URXE_DEVICES=^lo"]);
-    let server = Server::start(&place, "rping -s -C 20 -v", TCP | 7174);
+    let runner = cable.a.runner().through(["env", "URXE_DEVICES=^lo"]);
+    let server = Server::start(&runner, "rping -s -C 20 -v", TCP | 7174);
     let client = start_without_lo(&cable, "rping -c -a 127.0.0.1 -C 20 -v").finish(LIMIT);
     client.success();
     server.finish().success();
@@ -246,11 +246,11 @@ fn datagrams_to_loopback_addresses_need_no_loopback_device() {
     let _exclusive = exclusive();
     for address in ["127.0.0.1", "::1"] {
         let server = start_without_lo(&cable, &format!("udpong -b {address}"));
-        wait_for_port(cable.a.place(), "udp", 7174);
+        wait_for_port(cable.a.runner(), "udp", 7174);
         let client = format!("udpong -s {address} -C 50 -S 1000 -T a");
         for running in [
             start_without_lo(&cable, &client),
-            connection_manager::start(cable.a.place(), &client),
+            connection_manager::start(cable.a.runner(), &client),
         ] {
             let finished = running.finish(connection_manager::LIMIT).success();
             assert!(finished.stdout.contains("custom    1000"), "{finished}");

@@ -2,16 +2,16 @@
 
 use crate::common::perftest::Perftest;
 use crate::common::pingpong::{Pingpong, Side};
-use crate::common::place::Place;
 use crate::common::require::{PERFTEST, PINGPONG, require};
+use crate::common::runner::Runner;
 
 fn srq_pingpong() -> Option<Pingpong> {
     require(&[PINGPONG])
-        .then(|| Pingpong::over_loopback(&Place::alone()).program("ibv_srq_pingpong"))
+        .then(|| Pingpong::over_loopback(&Runner::alone()).program("ibv_srq_pingpong"))
 }
 
 fn perftest(program: &'static str) -> Option<Perftest> {
-    let side = Side::new(&Place::alone(), "urxe_lo");
+    let side = Side::new(&Runner::alone(), "urxe_lo");
     require(&[PERFTEST]).then(|| {
         Perftest::new(program, side.clone(), side, "127.0.0.1").options("--use-srq -n 1000")
     })

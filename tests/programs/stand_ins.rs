@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::place::Place;
 use crate::common::require::{Need, is_root, require};
 use crate::common::run::{Finished, run};
+use crate::common::runner::Runner;
 use crate::common::skip_test::skip_test;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ const HIDE: &str = "
 /// Runs a command without the libraries. Returns `None` where they cannot be hidden.
 fn without_libraries(words: &[&str]) -> Option<Finished> {
     let flags = if is_root() { "-m" } else { "-rm" };
-    let mut command = Place::here().command("unshare");
+    let mut command = Runner::here().command("unshare");
     command.args([flags, "sh", "-c", HIDE, "hide"]).args(words);
     let finished = run(words[0], command, LIMIT);
     if finished.status.code() == Some(77) {
@@ -53,7 +53,7 @@ fn program_starts_without_the_provider_libraries_it_needs() {
     };
     // The condition of the test: the program does not start by itself.
     assert_eq!(bare.status.code(), Some(127), "{bare}");
-    let urxe = Place::here().urxe();
+    let urxe = Runner::here().urxe();
     let urxe = urxe.get_program().to_str().expect("no odd characters");
     let with = without_libraries(&[urxe, "run", "--", "ib_write_bw", "--help"]);
     let with = with.expect("it was possible before");
@@ -66,7 +66,7 @@ fn installed_provider_libraries_are_used() {
     if !require(&[Need::Program("ib_write_bw", "perftest")]) {
         return;
     }
-    let mut command = Place::here().verbs("sh");
+    let mut command = Runner::here().verbs("sh");
     command.args(["-c", "ldd $(command -v ib_write_bw)"]);
     let finished = run("ldd", command, LIMIT).success();
     let line = finished

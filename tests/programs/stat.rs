@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::{Pair, Pingpong, exclusive};
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, run};
+use crate::common::runner::Runner;
 use crate::common::stat::{processes, received, stat};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -16,14 +16,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 const ENDLESS: u32 = 1_000_000_000;
 
 /// Starts an endless pair in a private namespace, and waits until it exchanges messages.
-pub fn endless(place: &Place) -> Pair {
-    let mut pair = Pingpong::over_loopback(place)
+pub fn endless(runner: &Runner) -> Pair {
+    let mut pair = Pingpong::over_loopback(runner)
         .options("-e")
         .iterations(ENDLESS)
         .start();
     let deadline = Instant::now() + LIMIT;
     loop {
-        let survey = stat(place, &[]);
+        let survey = stat(runner, &[]);
         let busy = |process: &&Value| received(process) > 0;
         if processes(&survey).iter().filter(busy).count() == 2 {
             return pair;
@@ -39,13 +39,13 @@ fn counters_of_running_programs_grow() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let place = namespace.place();
-    let pair = endless(place);
-    let before = stat(place, &["urxe_lo"]);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
+    let pair = endless(runner);
+    let before = stat(runner, &["urxe_lo"]);
     let deadline = Instant::now() + LIMIT;
     loop {
-        let after = stat(place, &["urxe_lo"]);
+        let after = stat(runner, &["urxe_lo"]);
         let grown = processes(&before)
             .iter()
             .zip(processes(&after))
@@ -59,7 +59,7 @@ fn counters_of_running_programs_grow() {
     for process in processes(&before) {
         assert_eq!(process["program"], "ibv_rc_pingpong");
     }
-    assert!(processes(&stat(place, &["urxe_none"])).is_empty());
+    assert!(processes(&stat(runner, &["urxe_none"])).is_empty());
     drop(pair);
 }
 
@@ -69,10 +69,10 @@ fn zero_counters_are_shown_with_all() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let _pair = endless(namespace.place());
-    let all = stat(namespace.place(), &["--all"]);
-    let few = stat(namespace.place(), &[]);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let _pair = endless(namespace.runner());
+    let all = stat(namespace.runner(), &["--all"]);
+    let few = stat(namespace.runner(), &[]);
     let zero = |survey: &Value| {
         processes(survey)[0]["devices"]["urxe_lo"]["diagnostic"]["num_cqovf"].clone()
     };
@@ -85,13 +85,13 @@ fn stopped_process_does_not_hold_up_the_others() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let pair = endless(namespace.place());
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let pair = endless(namespace.runner());
     pair.server.signal("STOP");
     let deadline = Instant::now() + LIMIT;
     // The signal is delivered asynchronously.
     loop {
-        let survey = stat(namespace.place(), &[]);
+        let survey = stat(namespace.runner(), &[]);
         if survey["silent"] == 1 {
             assert_eq!(processes(&survey).len(), 1, "{survey}");
             break;
@@ -106,9 +106,9 @@ fn counters_of_other_users_are_not_shown() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let _pair = endless(namespace.place());
-    let other = namespace.place().unprivileged();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let _pair = endless(namespace.runner());
+    let other = namespace.runner().unprivileged();
     let mut command = other.urxe();
     command.args(["stat", "--json"]);
     let text = run("urxe stat", command, LIMIT).success().stdout;
@@ -122,8 +122,8 @@ fn no_running_process_is_reported() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let mut command = namespace.place().urxe();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let mut command = namespace.runner().urxe();
     command.arg("stat");
     let finished = run("urxe stat", command, LIMIT).success();
     assert!(finished.stdout.is_empty(), "{finished}");

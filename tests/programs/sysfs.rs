@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::{Pingpong, exclusive};
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, run};
+use crate::common::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
 
 /// Returns the output of a shell script in the view.
-fn shell(place: &Place, script: &str) -> String {
-    let mut command = place.urxe();
+fn shell(runner: &Runner, script: &str) -> String {
+    let mut command = runner.urxe();
     command.args(["run", "--sysfs", "yes", "--", "bash", "-c", script]);
     run(script, command, LIMIT).success().stdout
 }
 
-fn line(place: &Place, path: &str) -> String {
-    shell(place, &format!("cat {path}")).trim().to_owned()
+fn line(runner: &Runner, path: &str) -> String {
+    shell(runner, &format!("cat {path}")).trim().to_owned()
 }
 
 fn lines(text: &str) -> BTreeSet<&str> {
@@ -34,8 +34,8 @@ fn sysfs_agrees_with_verbs() {
     if !require(&[DEVINFO, Need::NetworkNamespaces]) {
         return;
     }
-    let place = Place::here();
-    let info = DeviceInfo::query(&place, "urxe_lo");
+    let runner = Runner::here();
+    let info = DeviceInfo::query(&runner, "urxe_lo");
     let device = "/sys/class/infiniband/urxe_lo";
     for (file, name) in [
         ("node_guid", "node_guid"),
@@ -44,31 +44,31 @@ fn sysfs_agrees_with_verbs() {
         ("ports/1/link_layer", "link_layer"),
     ] {
         let shown = info.value(name).unwrap_or_else(|| panic!("no {name}"));
-        assert_eq!(line(&place, &format!("{device}/{file}")), shown, "{file}");
+        assert_eq!(line(&runner, &format!("{device}/{file}")), shown, "{file}");
     }
-    assert_eq!(line(&place, &format!("{PORT}/state")), "4: ACTIVE");
+    assert_eq!(line(&runner, &format!("{PORT}/state")), "4: ACTIVE");
     assert_eq!(info.value("state"), Some("PORT_ACTIVE (4)"));
-    assert_eq!(line(&place, &format!("{PORT}/phys_state")), "5: LinkUp");
+    assert_eq!(line(&runner, &format!("{PORT}/phys_state")), "5: LinkUp");
     assert_eq!(info.value("phys_state"), Some("LINK_UP (5)"));
-    assert_eq!(line(&place, &format!("{PORT}/rate")), "40 Gb/sec (4X QDR)");
+    assert_eq!(line(&runner, &format!("{PORT}/rate")), "40 Gb/sec (4X QDR)");
     assert_eq!(info.value("active_width"), Some("4X (2)"));
     assert_eq!(info.value("active_speed"), Some("10.0 Gbps (4)"));
     let capabilities = info.value("port_cap_flags").expect("shown");
-    assert_eq!(line(&place, &format!("{PORT}/cap_mask")), capabilities);
+    assert_eq!(line(&runner, &format!("{PORT}/cap_mask")), capabilities);
     for (index, gid) in info.gids() {
-        let shown = line(&place, &format!("{PORT}/gids/{index}"));
+        let shown = line(&runner, &format!("{PORT}/gids/{index}"));
         assert_eq!(shown.parse(), Ok(gid));
-        let attribute = |name| line(&place, &format!("{PORT}/gid_attrs/{name}/{index}"));
+        let attribute = |name| line(&runner, &format!("{PORT}/gid_attrs/{name}/{index}"));
         assert_eq!(
             (attribute("types"), attribute("ndevs")),
             ("RoCE v2".to_owned(), "lo".to_owned())
         );
     }
-    assert_eq!(shell(&place, &format!("ls {device}/device/net")), "lo\n");
-    assert_eq!(line(&place, &format!("{device}/device/numa_node")), "-1");
+    assert_eq!(shell(&runner, &format!("ls {device}/device/net")), "lo\n");
+    assert_eq!(line(&runner, &format!("{device}/device/numa_node")), "-1");
     let verbs = "/sys/class/infiniband_verbs/urxe_lo";
-    assert_eq!(line(&place, &format!("{verbs}/ibdev")), "urxe_lo");
-    assert_eq!(shell(&place, &format!("ls {verbs}/device/net")), "lo\n");
+    assert_eq!(line(&runner, &format!("{verbs}/ibdev")), "urxe_lo");
+    assert_eq!(shell(&runner, &format!("ls {verbs}/device/net")), "lo\n");
 }
 
 #[test]
@@ -82,14 +82,14 @@ fn kernel_classes_remain_visible() {
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect()
     };
-    let place = Place::here();
-    let classes = shell(&place, "ls /sys/class");
+    let runner = Runner::here();
+    let classes = shell(&runner, "ls /sys/class");
     for class in list("/sys/class") {
         assert!(
             lines(&classes).contains(&*class),
             "{class} is not in {classes}"
         );
-        let shown = shell(&place, &format!("ls /sys/class/{class}"));
+        let shown = shell(&runner, &format!("ls /sys/class/{class}"));
         let before = list(&format!("/sys/class/{class}"));
         let missing: Vec<_> = before
             .iter()
@@ -98,7 +98,7 @@ fn kernel_classes_remain_visible() {
         assert!(missing.is_empty(), "{class}: {missing:?}");
     }
     let mtu = fs::read_to_string("/sys/class/net/lo/mtu").expect("the kernel's own word");
-    assert_eq!(line(&place, "/sys/class/net/lo/mtu"), mtu.trim());
+    assert_eq!(line(&runner, "/sys/class/net/lo/mtu"), mtu.trim());
     // Other processes do not see the devices.
     assert!(!fs::exists("/sys/class/infiniband/urxe_lo").expect("readable"));
 }
@@ -108,12 +108,12 @@ fn devices_of_the_kernel_stay_in_dev() {
     if !require(&[Need::NetworkNamespaces]) {
         return;
     }
-    let place = Place::here();
+    let runner = Runner::here();
     let nodes = fs::read_dir("/dev").expect("readable").flatten();
     let before: BTreeSet<String> = nodes
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    let shown = shell(&place, "ls /dev");
+    let shown = shell(&runner, "ls /dev");
     // Others may add and remove entries meanwhile.
     let missing: Vec<_> = before
         .iter()
@@ -122,11 +122,11 @@ fn devices_of_the_kernel_stay_in_dev() {
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
     let script = "echo x > /dev/null && head -c 3 /dev/zero | wc -c && df /dev/shm | tail -n 1";
-    let used = shell(&place, script);
+    let used = shell(&runner, script);
     let same = run(
         "df",
         {
-            let mut command = place.command("sh");
+            let mut command = runner.command("sh");
             command.args(["-c", script]);
             command
         },
@@ -148,8 +148,8 @@ fn ucx_finds_the_devices() {
     ]) {
         return;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let shown = shell(namespace.place(), "ucx_info -d 2>&1");
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let shown = shell(namespace.runner(), "ucx_info -d 2>&1");
     let transports: Vec<_> = shown
         .lines()
         .map(str::trim)
@@ -170,9 +170,9 @@ fn unprivileged_user_sees_the_devices_and_keeps_its_ids() {
     if !require(&[Need::UserNamespaces]) {
         return;
     }
-    let place = Place::here().unprivileged();
-    let id = run("id", place.command("id"), LIMIT).success().stdout;
-    let shown = shell(&place, &format!("id -u; id -g; cat {PORT}/state"));
+    let runner = Runner::here().unprivileged();
+    let id = run("id", runner.command("id"), LIMIT).success().stdout;
+    let shown = shell(&runner, &format!("id -u; id -g; cat {PORT}/state"));
     let shown: Vec<_> = shown.lines().collect();
     assert!(
         id.starts_with(&format!("uid={}", shown[0])),
@@ -184,7 +184,7 @@ fn unprivileged_user_sees_the_devices_and_keeps_its_ids() {
 
 #[test]
 fn view_is_absent_when_disabled() {
-    let mut command = Place::here().urxe();
+    let mut command = Runner::here().urxe();
     command.args([
         "run",
         "--sysfs",
@@ -203,7 +203,7 @@ fn counters_are_current_and_persist_after_programs_end() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
     // The pair runs beside the shell: the view has the counters of all processes of the user.
     let script = format!(
         "cat {PORT}/hw_counters/rdma_recvs; echo ready > $0; \
@@ -211,9 +211,9 @@ fn counters_are_current_and_persist_after_programs_end() {
          cat {PORT}/hw_counters/rdma_sends; grep -rh . {PORT}/counters/port_rcv_data; sleep 0.5; \
          cat {PORT}/hw_counters/rdma_recvs"
     );
-    let directory = crate::common::place::Directory::new();
+    let directory = crate::common::runner::Directory::new();
     let ready = directory.path().join("ready");
-    let mut command = namespace.place().urxe();
+    let mut command = namespace.runner().urxe();
     command
         .args(["run", "--sysfs", "yes", "--", "bash", "-c", &script])
         .arg(&ready);
@@ -222,7 +222,7 @@ fn counters_are_current_and_persist_after_programs_end() {
     while !ready.exists() && Instant::now() < deadline {
         std::thread::sleep(POLL_INTERVAL);
     }
-    Pingpong::over_loopback(namespace.place())
+    Pingpong::over_loopback(namespace.runner())
         .start()
         .finish()
         .success();
@@ -242,7 +242,7 @@ fn counter_service_ends_with_the_last_user_of_its_view() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let own = shell(&Place::here(), "readlink /proc/self/ns/mnt");
+    let own = shell(&Runner::here(), "readlink /proc/self/ns/mnt");
     let deadline = Instant::now() + LIMIT;
     let is_used = || {
         fs::read_dir("/proc")

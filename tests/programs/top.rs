@@ -6,23 +6,23 @@ use serde_json::Value;
 
 use crate::common::namespace::Namespace;
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{Finished, POLL_INTERVAL, run};
+use crate::common::runner::Runner;
 use crate::stat::endless;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn top(place: &Place, arguments: &[&str]) -> Finished {
-    let mut command = place.urxe();
+fn top(runner: &Runner, arguments: &[&str]) -> Finished {
+    let mut command = runner.urxe();
     command
         .args(["top", "--count", "1", "--interval", "0.2"])
         .args(arguments);
     run("urxe top", command, LIMIT).success()
 }
 
-fn rows(place: &Place, arguments: &[&str]) -> Vec<Value> {
-    let finished = top(place, &[arguments, &["--json"]].concat());
+fn rows(runner: &Runner, arguments: &[&str]) -> Vec<Value> {
+    let finished = top(runner, &[arguments, &["--json"]].concat());
     let report: Value = serde_json::from_str(&finished.stdout).expect("one line of JSON");
     report["rows"].as_array().expect("a list").clone()
 }
@@ -33,12 +33,12 @@ fn queue_pairs_are_shown_with_peers_and_rates() {
         return;
     }
     let _exclusive = exclusive();
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let place = namespace.place();
-    let _pair = endless(place);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
+    let _pair = endless(runner);
     let deadline = Instant::now() + LIMIT;
     let found = loop {
-        let found = rows(place, &[]);
+        let found = rows(runner, &[]);
         let busy = |row: &&Value| row["sent_bytes_per_second"].as_f64() > Some(0.0);
         if found.iter().filter(busy).count() == 2 {
             break found;
@@ -60,9 +60,9 @@ fn queue_pairs_are_shown_with_peers_and_rates() {
     }
 
     let qpn = format!("{:#x} RC RTS", a["qpn"].as_u64().expect("a number"));
-    let filtered = rows(place, &["--filter", &qpn]);
+    let filtered = rows(runner, &["--filter", &qpn]);
     assert_eq!(filtered.len(), 1, "{filtered:?}");
-    let table = top(place, &["--sort", "pid"]).stdout;
+    let table = top(runner, &["--sort", "pid"]).stdout;
     assert!(table.starts_with("PID") && table.contains(&qpn), "{table}");
 }
 
@@ -71,6 +71,6 @@ fn no_running_process_is_an_empty_table() {
     if !require(&[IP, Need::NetworkNamespaces]) {
         return;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    assert!(rows(namespace.place(), &[]).is_empty());
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    assert!(rows(namespace.runner(), &[]).is_empty());
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::exclusive;
-use crate::common::place::Place;
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{Finished, Running};
+use crate::common::runner::Runner;
 use crate::common::tcp::{self, free_port};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const NEEDS: [Need; 3] = [
 /// Two hosts, if UCX is installed. Both have a loopback interface, as hosts do.
 fn hosts() -> Option<VethPair> {
     require(&NEEDS).then(|| {
-        let cable = VethPair::new(&Place::here(), 1500);
+        let cable = VethPair::new(&Runner::here(), 1500);
         cable.a.ip("link set lo up");
         cable.b.ip("link set lo up");
         cable
@@ -29,17 +29,17 @@ fn hosts() -> Option<VethPair> {
 
 /// One host with a loopback interface only.
 fn alone() -> Option<Namespace> {
-    require(&NEEDS).then(|| Namespace::new(&Place::here()).loopback_up())
+    require(&NEEDS).then(|| Namespace::new(&Runner::here()).loopback_up())
 }
 
-/// A server at one place and a client at another, which connects to `host`. They run `test`, with
-/// options after its name, over these transports of UCX.
+/// Runs `test`, with options after its name, over these transports of UCX: a server with one runner,
+/// and a client with another, which connects to `host`.
 #[track_caller]
-fn passes(server: &Place, client: &Place, host: &str, transports: &str, test: &str) {
+fn passes(server: &Runner, client: &Runner, host: &str, transports: &str, test: &str) {
     let _turn = exclusive();
     let port = free_port();
-    let start = |place: &Place, role: &str, host: Option<&str>| {
-        let mut command = place.urxe();
+    let start = |runner: &Runner, role: &str, host: Option<&str>| {
+        let mut command = runner.urxe();
         command
             .args(["run", "--sysfs", "preload", "--", "ucx_perftest"])
             .args(host)
@@ -72,7 +72,7 @@ fn ucx_transfers_over_datagrams() {
     let Some(host) = alone() else {
         return;
     };
-    let here = host.place();
+    let here = host.runner();
     for test in ["tag_lat -n 1000 -s 64", "tag_bw -n 1000 -s 65536"] {
         passes(here, here, "127.0.0.1", "ud_verbs", test);
     }
@@ -85,7 +85,7 @@ fn ucx_transfers_between_hosts() {
     let Some(cable) = hosts() else {
         return;
     };
-    let (server, client) = (cable.a.place(), cable.b.place());
+    let (server, client) = (cable.a.runner(), cable.b.runner());
     for transports in ["rc_v", "ud_v", "rc,ud,self", "ib"] {
         for test in ["tag_lat -n 1000 -s 64", "tag_bw -n 50 -s 1000000"] {
             passes(server, client, VethPair::A, transports, test);
@@ -98,7 +98,7 @@ fn ucx_executes_every_operation_between_hosts() {
     let Some(cable) = hosts() else {
         return;
     };
-    let (server, client) = (cable.a.place(), cable.b.place());
+    let (server, client) = (cable.a.runner(), cable.b.runner());
     for transports in ["rc_v", "ud_v"] {
         for test in [
             "tag_sync_lat -n 200 -s 8",
@@ -124,7 +124,7 @@ fn ucx_sleeps_until_messages_arrive() {
     let Some(cable) = hosts() else {
         return;
     };
-    let (server, client) = (cable.a.place(), cable.b.place());
+    let (server, client) = (cable.a.runner(), cable.b.runner());
     for transports in ["rc_v", "ud_v"] {
         let test = "tag_lat -n 2000 -s 64 -E sleep";
         passes(server, client, VethPair::A, transports, test);
@@ -137,7 +137,7 @@ fn ucx_transfers_on_one_host_by_default() {
     let Some(host) = alone() else {
         return;
     };
-    let here = host.place();
+    let here = host.runner();
     for transports in ["all", "rc_v"] {
         for test in ["tag_lat -n 1000 -s 64", "tag_bw -n 50 -s 1000000"] {
             passes(here, here, "127.0.0.1", transports, test);

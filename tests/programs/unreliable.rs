@@ -3,8 +3,8 @@
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Pingpong, Side};
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
+use crate::common::runner::Runner;
 
 const UC: &str = "ibv_uc_pingpong";
 const UD: &str = "ibv_ud_pingpong";
@@ -15,21 +15,21 @@ fn loopback(program: &'static str) -> Option<(Namespace, Pingpong)> {
     if !require(&[PINGPONG, DEVINFO, IP, Need::NetworkNamespaces]) {
         return None;
     }
-    let namespace = Namespace::new(&Place::here()).loopback_up();
-    let pingpong = Pingpong::over_loopback(namespace.place()).program(program);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let pingpong = Pingpong::over_loopback(namespace.runner()).program(program);
     Some((namespace, pingpong))
 }
 
 /// Returns a pair with the server at `va` and the client at `vb`.
 fn across(cable: &VethPair, program: &'static str) -> Pingpong {
-    let server = Side::new(cable.a.place(), "urxe_va");
-    let client = Side::new(cable.b.place(), "urxe_vb");
+    let server = Side::new(cable.a.runner(), "urxe_va");
+    let client = Side::new(cable.b.runner(), "urxe_vb");
     Pingpong::new(server, client, VethPair::A).program(program)
 }
 
 fn cable(interface_mtu: u32) -> Option<VethPair> {
     require(&[PINGPONG, DEVINFO, IP, Need::NetworkNamespaces])
-        .then(|| VethPair::new(&Place::here(), interface_mtu))
+        .then(|| VethPair::new(&Runner::here(), interface_mtu))
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn over_ipv6_gids() {
         let Some((namespace, pingpong)) = loopback(program) else {
             return;
         };
-        let index = DeviceInfo::query(namespace.place(), "urxe_lo").gid_index("::1");
+        let index = DeviceInfo::query(namespace.runner(), "urxe_lo").gid_index("::1");
         let ended = pingpong
             .gids(index, index)
             .options("-c")
@@ -103,8 +103,8 @@ fn between_namespaces() {
         let pingpong = across(&cable, program).options("-c").size(1024);
         pingpong.run().success();
         pingpong.clone().options("-e").run().success();
-        let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(VethPair::A6);
-        let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(VethPair::B6);
+        let server = DeviceInfo::query(cable.a.runner(), "urxe_va").gid_index(VethPair::A6);
+        let client = DeviceInfo::query(cable.b.runner(), "urxe_vb").gid_index(VethPair::B6);
         let mut over_ipv6 = pingpong.gids(server, client);
         VethPair::A6.clone_into(&mut over_ipv6.host);
         let ended = over_ipv6.run().success();

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::place::Place;
 use crate::common::run::{POLL_INTERVAL, Running, run};
+use crate::common::runner::Runner;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn exit_status_is_passed_on() {
     for status in [0, 1, 7, 255] {
-        let mut command = Place::here().verbs("sh");
+        let mut command = Runner::here().verbs("sh");
         command.args(["-c", &format!("exit {status}")]);
         let finished = run("sh", command, LIMIT);
         assert_eq!(finished.status.code(), Some(status), "{finished}");
@@ -21,7 +21,7 @@ fn exit_status_is_passed_on() {
 
 #[test]
 fn arguments_and_output_are_passed_on() {
-    let mut command = Place::here().verbs("printf");
+    let mut command = Runner::here().verbs("printf");
     command.args(["%s|", "-x", "--", "two words", ""]);
     let finished = run("printf", command, LIMIT).success();
     assert_eq!(finished.stdout, "-x|--|two words||");
@@ -30,14 +30,14 @@ fn arguments_and_output_are_passed_on() {
 #[test]
 fn signal_reaches_the_program() {
     for (signal, status) in [("TERM", 42), ("INT", 43), ("USR1", 44), ("HUP", 45)] {
-        let directory = crate::common::place::Directory::new();
+        let directory = crate::common::runner::Directory::new();
         let ready = directory.path().join("ready");
         let script = format!(
             "trap 'exit {status}' {signal}; : > {}; while :; do sleep 0.05; done",
             ready.display()
         );
         // A background job may inherit an ignored SIGINT, which a shell cannot trap.
-        let mut command = Place::here().verbs("env");
+        let mut command = Runner::here().verbs("env");
         command.args(["--default-signal", "sh", "-c", &script]);
         let mut running = Running::start("sh", command);
         let deadline = Instant::now() + LIMIT;
@@ -52,7 +52,7 @@ fn signal_reaches_the_program() {
 
 #[test]
 fn death_by_a_signal_is_passed_on() {
-    let mut command = Place::here().verbs("sh");
+    let mut command = Runner::here().verbs("sh");
     command.args(["-c", "kill -s TERM $$"]);
     let finished = run("sh", command, LIMIT);
     let signal = std::os::unix::process::ExitStatusExt::signal(&finished.status);
@@ -68,7 +68,7 @@ fn death_by_a_signal_is_passed_on() {
 fn missing_program_is_named() {
     let finished = run(
         "urxe run",
-        Place::here().verbs("no-such-program-xyz"),
+        Runner::here().verbs("no-such-program-xyz"),
         LIMIT,
     );
     // The status of shells and `env` for a missing program.
@@ -81,7 +81,7 @@ fn missing_program_is_named() {
 
 #[test]
 fn both_libraries_resolve_to_urxe() {
-    let mut command = Place::here().verbs("sh");
+    let mut command = Runner::here().verbs("sh");
     command.args([
         "-c",
         "IFS=:; for d in $LD_LIBRARY_PATH; do readlink -f $d/libibverbs.so.1 \
@@ -107,7 +107,7 @@ fn the_build_tree_needs_no_installation() {
 
 #[test]
 fn options_set_variables_of_the_program() {
-    let mut command = Place::here().urxe();
+    let mut command = Runner::here().urxe();
     command.args(["run", "--sysfs=no", "--pcap", "x%p.pcapng"]);
     command.args(["--faults", "drop=1%,seed=7", "--log", "urxe_driver=debug"]);
     command.args(["--", "env"]);
@@ -124,7 +124,7 @@ fn options_set_variables_of_the_program() {
 #[test]
 fn invalid_faults_and_filters_are_refused_before_the_program_starts() {
     for (option, value) in [("--faults", "drop=often"), ("--log", "urxe=loud")] {
-        let mut command = Place::here().urxe();
+        let mut command = Runner::here().urxe();
         command.args(["run", option, value, "--", "echo", "started"]);
         let finished = run("urxe run", command, LIMIT);
         assert_eq!(finished.status.code(), Some(2), "{finished}");
@@ -135,7 +135,7 @@ fn invalid_faults_and_filters_are_refused_before_the_program_starts() {
 
 #[test]
 fn shell_has_the_libraries_and_the_headers() {
-    let mut command = Place::here().urxe();
+    let mut command = Runner::here().urxe();
     // `env` takes the place of the shell and prints what a shell would have.
     command.args(["shell", "--sysfs=no"]).env("SHELL", "env");
     let finished = run("urxe shell", command, LIMIT).success();
@@ -153,7 +153,7 @@ fn shell_has_the_libraries_and_the_headers() {
 #[test]
 fn env_prints_the_same_variables_in_each_format() {
     let print = |format| {
-        let mut command = Place::here().urxe();
+        let mut command = Runner::here().urxe();
         command.args(["env", "--format", format]);
         run("urxe env", command, LIMIT).success().stdout
     };
@@ -174,7 +174,7 @@ fn env_prints_the_same_variables_in_each_format() {
 
 #[test]
 fn cargo_runs_tests_over_urxe() {
-    let directory = crate::common::place::Directory::new();
+    let directory = crate::common::runner::Directory::new();
     let write = |name: &str, text: &str| {
         let path = directory.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("own directory");
@@ -213,9 +213,9 @@ fn cargo_runs_tests_over_urxe() {
         }
         "#,
     );
-    let place = Place::alone();
-    let urxe = place.urxe();
-    // The prefix of the place and then the command.
+    let runner = Runner::alone();
+    let urxe = runner.urxe();
+    // The prefix of the runner and then the command.
     let words: Vec<_> = std::iter::once(urxe.get_program())
         .chain(urxe.get_args())
         .chain(["run".as_ref(), "--".as_ref()])

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::place::{Directory, Place};
 use crate::common::require::{DEVINFO, Need, require, search_path};
 use crate::common::run::{Finished, run};
+use crate::common::runner::{Directory, Runner};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// The name of the copy.
@@ -51,8 +51,8 @@ fn installed_program() -> PathBuf {
 
 /// Runs a program over urxe with these options of `urxe run`. It imports modules from `packages`.
 fn over_urxe(options: &[&str], words: &[&OsStr], packages: &Path) -> Finished {
-    let place = Place::here();
-    let mut command = place.urxe();
+    let runner = Runner::here();
+    let mut command = runner.urxe();
     command.env("PYTHONPATH", packages);
     command.arg("run").args(options).arg("--").args(words);
     run("urxe run", command, LIMIT)

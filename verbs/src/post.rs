@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use urxe_driver::ah::Destination;
-use urxe_driver::qp::{MAX_SGE, Posting, To};
+use urxe_driver::qp::{MAX_SGE, Posting, SendTarget};
 use urxe_proto::ids::{QKey, Qpn, RKey, Srqn};
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::PostError;
@@ -103,22 +103,26 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
 /// # Safety
 /// For a datagram, `wr.wr.ud.ah` must be null or a live address handle created by this library, and
 /// stay live for `'a`.
-unsafe fn destination<'a>(service: QpType, op: SendOp, wr: &ibv_send_wr) -> Result<To<'a>, Errno> {
+unsafe fn destination<'a>(
+    service: QpType,
+    op: SendOp,
+    wr: &ibv_send_wr,
+) -> Result<SendTarget<'a>, Errno> {
     match service {
         QpType::Ud if matches!(op, SendOp::Send | SendOp::SendImm(_)) => {}
         QpType::XrcIni => {
             // SAFETY: `qp_type.xrc` is the member for this service, and every bit pattern is valid
             // for it.
             let xrc = unsafe { wr.qp_type.xrc };
-            return Ok(To::Shared(Srqn::new(xrc.remote_srqn)));
+            return Ok(SendTarget::Shared(Srqn::new(xrc.remote_srqn)));
         }
-        _ => return Ok(To::Peer),
+        _ => return Ok(SendTarget::Peer),
     }
     // SAFETY: `wr.ud` is the member for this service, and every bit pattern is valid for it.
     let ud = unsafe { wr.wr.ud };
     // SAFETY: `ud.ah` is null or a live address handle: the caller's contract, section Safety.
     let handle = unsafe { object::state_of(ud.ah) }?;
-    Ok(To::Datagram(Destination {
+    Ok(SendTarget::Datagram(Destination {
         handle: &handle.driver,
         qpn: Qpn::new(ud.remote_qpn),
         qkey: QKey(ud.remote_qkey),

@@ -4,6 +4,10 @@
 //! it where it names one; a path in a code span must be a tracked file or the end of the path of
 //! one; and the last segment of a Rust path in a code span must be a word of the source. The change
 //! log may name what no longer exists.
+//!
+//! The documents of `docs/` are also the chapters of a book. Each is in its summary. Their relative
+//! links stay within `docs/`, because the book has no other files; links to other files have the
+//! repository's address and are checked in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,6 +28,13 @@ const FILES: &[&str] = &[
 
 /// The document whose code spans are not checked.
 const HISTORY: &str = "CHANGELOG.md";
+
+/// The address of files in the repository.
+const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
+
+/// The directory of the book's chapters, and the list of them.
+const BOOK: &str = "docs";
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// Endings of files whose words are searched for symbols.
 const SOURCES: &[&str] = &[".rs", ".c", ".h"];
@@ -101,6 +112,10 @@ impl Tree {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        problems.extend(
+            self.not_in_summary()
+                .map(|document| format!("{SUMMARY}: no chapter {}", document.display())),
+        );
         for (document, text) in &self.documents {
             let prose = without_code_blocks(text);
             let wrong_links = links(&prose).filter(|link| !self.has_link(document, link));
@@ -116,12 +131,36 @@ impl Tree {
         problems
     }
 
+    /// Returns the documents of the book that its summary does not link to.
+    fn not_in_summary(&self) -> impl Iterator<Item = &Path> {
+        let summary = self.documents.get(Path::new(SUMMARY));
+        let chapters: BTreeSet<PathBuf> = summary
+            .into_iter()
+            .flat_map(|summary| links(summary))
+            .map(|link| Path::new(BOOK).join(link))
+            .collect();
+        let documents = self.documents.keys().map(PathBuf::as_path);
+        documents.filter(move |document| {
+            document.starts_with(BOOK)
+                && *document != Path::new(SUMMARY)
+                && !chapters.contains(*document)
+        })
+    }
+
     fn has_link(&self, document: &Path, link: &str) -> bool {
-        if link.contains("://") || link.starts_with("mailto:") {
+        let in_repository = link.strip_prefix(REPOSITORY);
+        if in_repository.is_none() && (link.contains("://") || link.starts_with("mailto:")) {
             return true;
         }
+        if document.starts_with(BOOK) && link.starts_with("../") {
+            return false;
+        }
+        let link = in_repository.unwrap_or(link);
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-        let directory = document.parent().unwrap_or(Path::new(""));
+        let directory = match in_repository {
+            Some(_) => Path::new(""),
+            None => document.parent().unwrap_or(Path::new("")),
+        };
         let file = match file {
             "" => document.to_owned(),
             file => normalized(&directory.join(file)),
@@ -270,8 +309,9 @@ mod tests {
                 ("A.md".into(), text.to_owned()),
                 (
                     "docs/B.md".into(),
-                    "## Of it\n[back](../A.md#one-two)\n".to_owned(),
+                    format!("## Of it\n[back]({REPOSITORY}A.md#one-two)\n"),
                 ),
+                (SUMMARY.into(), "[B](B.md)\n".to_owned()),
             ]),
             words: BTreeSet::from(["create".to_owned()]),
         }
@@ -315,5 +355,26 @@ mod tests {
         for link in ["docs/B.md", "docs/", "#one-two", "https://example.com"] {
             assert!(tree.has_link(Path::new("A.md"), link), "{link}");
         }
+    }
+
+    #[test]
+    fn chapters_link_to_other_files_in_the_repository() {
+        let tree = tree();
+        let chapter = Path::new("docs/B.md");
+        let url = |path: &str| format!("{REPOSITORY}{path}");
+        assert!(tree.has_link(chapter, &url("driver/src/a.rs")));
+        assert!(tree.has_link(chapter, &url("A.md#one-two")));
+        for link in ["../A.md", &url("C.md"), &url("A.md#three")] {
+            assert!(!tree.has_link(chapter, link), "{link}");
+        }
+    }
+
+    #[test]
+    fn chapter_that_the_summary_lacks_is_found() {
+        let mut tree = tree();
+        assert_eq!(tree.not_in_summary().count(), 0);
+        tree.documents.insert("docs/C.md".into(), String::new());
+        let missing: Vec<_> = tree.not_in_summary().collect();
+        assert_eq!(missing, [Path::new("docs/C.md")]);
     }
 }

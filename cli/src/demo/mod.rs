@@ -32,7 +32,7 @@ use urxe_driver::device::{self, devices_by_name};
 use urxe_proto::ids::Gid;
 use urxe_proto::mtu::Mtu;
 
-use crate::devices::{NO_DEVICE, align, explain_missing};
+use crate::devices::{align, explain_none};
 use crate::library::{self, LibraryError};
 use control::{ControlError, Measured, Report};
 use peer::{PeerError, Role, Setup};
@@ -86,7 +86,7 @@ enum DemoError {
     Library(#[from] LibraryError),
     #[error("cannot list the devices: {0}")]
     Interfaces(#[source] io::Error),
-    #[error("{NO_DEVICE}\n{0}")]
+    #[error("{0}")]
     NoDevice(String),
     #[error("no device {name}; the devices of this host are {known} (see `urxe devices`)")]
     UnknownDevice { name: String, known: String },
@@ -106,7 +106,7 @@ enum DemoError {
         interface: String,
         interface_mtu: u32,
     },
-    #[error("cannot start the peer processes: {0}")]
+    #[error("cannot start the peer processes: {0}; `urxe doctor` checks what they need")]
     Start(#[source] io::Error),
     #[error("the {0} process: {1}")]
     Peer(&'static str, String),
@@ -202,8 +202,7 @@ fn print(text: &str) {
 fn choose(name: Option<&str>) -> Result<Arc<Device>, DemoError> {
     let mut found = devices_by_name().map_err(DemoError::Interfaces)?;
     if found.is_empty() {
-        let why = explain_missing().map_err(DemoError::Interfaces)?;
-        return Err(DemoError::NoDevice(why));
+        return Err(DemoError::NoDevice(explain_none()));
     }
     let at = match name {
         None => found

@@ -7,6 +7,7 @@ use clap::Args;
 use urxe_proto::mtu::Mtu;
 
 use super::pattern::Layout;
+use crate::number;
 
 /// The longest message in bytes. The specification allows 2 GiB (9.7.7), this library 1 GiB.
 const MAX_MESSAGE: u64 = 1 << 30;
@@ -22,16 +23,16 @@ pub struct Plan {
     #[arg(long, default_value = "1MiB", value_parser = parse_message_size)]
     pub size: u64,
     /// Messages per operation [default: as many as --transfer requires]
-    #[arg(long, conflicts_with = "transfer", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, conflicts_with = "transfer", value_parser = number::within(1..=u64::MAX))]
     pub iterations: Option<u64>,
     /// Data to transfer per operation, with a unit as for --size
     #[arg(long, default_value = "256MiB", value_parser = parse_size)]
     pub transfer: u64,
     /// Requests per atomic operation
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 20_000, value_parser = number::within(1..=u64::MAX))]
     pub atomics: u64,
     /// Requests per operation to measure the latency
-    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 2_000, value_parser = number::within(1..=u64::MAX))]
     pub round_trips: u64,
 }
 
@@ -190,7 +191,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let bytes = number.checked_mul(1 << shift);
     bytes
         .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "the size is zero or too large".to_owned())
+        .ok_or_else(|| "the size must be from 1 byte to 16 EiB".to_owned())
 }
 
 /// Formats a number of bytes with a binary unit.

@@ -2,7 +2,9 @@
 //!
 //! A packet names only its destination queue pair. The two directions of a connection are found
 //! from the connection manager's REQ and REP where the capture has them. Otherwise the direction
-//! that answers another is the one whose responses have the most PSNs of its requests.
+//! that answers another is the one whose responses have the most PSNs of its requests. Unreliable
+//! connections have no responses: two directions are paired if they are the only ones between their
+//! addresses.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -238,7 +240,35 @@ fn pairs(
             pairs.insert(b, a);
         }
     }
+    for (a, b) in only_pairs(packets, order, members, &pairs) {
+        pairs.insert(a, b);
+        pairs.insert(b, a);
+    }
     pairs
+}
+
+/// Returns the flows of unreliable connections that can be paired in one way only: those that have
+/// no opposite yet, where two addresses exchange exactly one such flow in each direction. If both
+/// ends have the same address, the two flows have the same direction.
+fn only_pairs(
+    packets: &[Packet],
+    order: &[Flow],
+    members: &HashMap<Flow, Vec<usize>>,
+    paired: &HashMap<Flow, Flow>,
+) -> Vec<(Flow, Flow)> {
+    let mut between: HashMap<(IpAddr, IpAddr), Vec<Flow>> = HashMap::new();
+    for flow in order.iter().filter(|flow| !paired.contains_key(flow)) {
+        let mut own = members.get(flow).into_iter().flatten();
+        if own.any(|&i| packets[i].header.bth.opcode.info().transport == Transport::Uc) {
+            let addresses = (flow.src.min(flow.dst), flow.src.max(flow.dst));
+            between.entry(addresses).or_default().push(*flow);
+        }
+    }
+    let pair = |flows: Vec<Flow>| match flows[..] {
+        [a, b] if (a.src, a.dst) == (b.dst, b.src) => Some((a, b)),
+        _ => None,
+    };
+    between.into_values().filter_map(pair).collect()
 }
 
 /// Returns for pairs of flows how many responses of one have the PSN of a request of the other.

@@ -243,6 +243,45 @@ fn directions_are_paired_by_their_psns() {
     );
 }
 
+/// An unreliable SEND to a queue pair.
+fn unreliable(src: [u8; 4], dst: [u8; 4], qpn: u32, psn: u32) -> Vec<u8> {
+    let header = Header::new(Opcode::UcSendOnly, Qpn::new(qpn), Psn::new(psn));
+    ip(src, dst, &[emit(header, &psn.to_be_bytes())])
+}
+
+#[test]
+fn only_two_directions_of_unreliable_packets_are_one_connection() {
+    const AT_A: u32 = 0x31;
+    const AT_B: u32 = 0x32;
+    let there = [
+        unreliable(A, B, AT_B, 100),
+        unreliable(B, A, AT_A, 700),
+        unreliable(A, B, AT_B, 101),
+    ];
+    let dissection = conversation(&there);
+    assert_eq!(dissection.connections.len(), 1);
+    let connection = &dissection.connections[0].connection;
+    let qpns = connection.ends.map(|end| end.qpn.map(Qpn::get));
+    assert_eq!(qpns, [Some(AT_A), Some(AT_B)]);
+    let directions: Vec<usize> = connection.packets.iter().map(|&(_, way)| way).collect();
+    assert_eq!(directions, [0, 1, 0]);
+    assert_eq!(kinds(&dissection), []);
+
+    // Both queue pairs at one address.
+    let local = [unreliable(A, A, AT_B, 100), unreliable(A, A, AT_A, 700)];
+    assert_eq!(conversation(&local).connections.len(), 1);
+
+    // A third queue pair: two of them may belong together in more than one way.
+    let ambiguous = [there.as_slice(), &[unreliable(B, A, AT_A + 1, 9)]].concat();
+    assert_eq!(conversation(&ambiguous).connections.len(), 3);
+    let one_way = [unreliable(A, B, AT_B, 100), unreliable(A, B, AT_B + 1, 100)];
+    assert_eq!(conversation(&one_way).connections.len(), 2);
+    // Flows that are paired already do not count.
+    let reliable = [there.as_slice(), &[send(5), ack(5, 1)]].concat();
+    let dissection = conversation(&reliable);
+    assert_eq!(dissection.connections.len(), 2);
+}
+
 #[test]
 fn psns_wrap_around() {
     let last = Psn::SPACE - 1;

@@ -20,6 +20,7 @@ use std::time::Duration;
 use urxe_proto::ids::{Qpn, RKey};
 use urxe_proto::psn::Psn;
 
+use crate::number;
 use connection::{ConnectError, Connection, Grant};
 use link::Link;
 use run::{CaseEnd, Run};
@@ -41,25 +42,25 @@ const DEFAULT_TIMEOUT_MS: u64 = 2000;
                   again many times. In the private data of its REP it may grant memory: `urxe`, \
                   address (8 bytes), rkey, length, and size of each receive (4 bytes each), in \
                   network byte order. Alternatively, name a queue pair that is already connected. \
-                  Exit status: 1 if a response departs from the specification, 2 on errors."
+                  Exit status: 1 if a response violates the specification, 2 on errors."
 )]
 pub struct Arguments {
     /// Address of the peer
     peer: IpAddr,
     /// Port on which the peer listens
-    #[arg(long, default_value_t = PORT)]
+    #[arg(long, default_value_t = PORT, value_parser = number::within(0..=u16::MAX))]
     port: u16,
     /// Local address, whose UDP port 4791 must be free [default: the source address for the peer]
     #[arg(long)]
     from: Option<IpAddr>,
     /// Seed of the test cases [default: random]
-    #[arg(long)]
+    #[arg(long, value_parser = number::within(0..=u64::MAX))]
     seed: Option<u64>,
     /// Number of packets to send; the last test case is completed
-    #[arg(long, default_value_t = PACKETS)]
+    #[arg(long, default_value_t = PACKETS, value_parser = number::within(0..=u64::MAX))]
     packets: u64,
     /// Time to wait for a required response, in milliseconds
-    #[arg(long, default_value_t = DEFAULT_TIMEOUT_MS, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT_MS, value_parser = number::within(1..=u64::MAX))]
     timeout: u64,
     /// Repeat one test case and print each packet
     #[arg(long, value_name = "SEED:CASE", value_parser = case, conflicts_with_all = ["seed", "packets"])]
@@ -144,7 +145,7 @@ pub fn fuzz(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Returns the number of departures from the specification.
+/// Returns the number of violations of the specification.
 fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let link = Link::open(arguments.peer, arguments.from)?;
     let source = match arguments.given.connection() {
@@ -165,7 +166,7 @@ fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let result = cases(&mut run, arguments, first);
     println!("seed {seed}: {}", run.report);
     result?;
-    Ok(run.report.departures())
+    Ok(run.report.violations())
 }
 
 fn cases(run: &mut Run<'_>, arguments: &Arguments, first: u64) -> Result<(), ConnectError> {

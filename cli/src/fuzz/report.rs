@@ -1,4 +1,4 @@
-//! The report of the responses that depart from the specification.
+//! The report of the responses that violate the specification.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,26 +6,26 @@ use std::fmt;
 use super::verdict::{Allowed, Rule};
 
 /// A response that the specification does not allow.
-pub struct Departure {
+pub struct Violation {
     pub seed: u64,
     pub case: u64,
     pub expected: String,
     pub got: String,
 }
 
-/// The counts of tested rules and of departures.
+/// The counts of tested rules and of violations.
 #[derive(Default)]
 pub struct Report {
     pub cases: u64,
     pub connections: u64,
     pub packets: u64,
-    /// By rule: the number of tests, and of departures.
+    /// By rule: the number of tests, and of violations.
     rules: BTreeMap<Rule, (u64, u64)>,
     /// By rule, expectation and response: the number of occurrences, and the first test cases.
-    departures: BTreeMap<(Rule, String, String), (u64, Vec<String>)>,
+    violations: BTreeMap<(Rule, String, String), (u64, Vec<String>)>,
 }
 
-/// The number of test cases listed for each departure.
+/// The number of test cases listed for each violation.
 const MAX_LISTED_CASES: usize = 3;
 
 impl Report {
@@ -34,31 +34,31 @@ impl Report {
         &mut self,
         allowed: &Allowed,
         conforms: bool,
-        departure: impl FnOnce() -> Departure,
+        violation: impl FnOnce() -> Violation,
     ) {
         let rule = allowed.rules.first().copied().unwrap_or(Rule::InOrder);
-        let (tested, departed) = self.rules.entry(rule).or_default();
+        let (tested, violated) = self.rules.entry(rule).or_default();
         *tested += 1;
         if conforms {
             return;
         }
-        *departed += 1;
-        let Departure {
+        *violated += 1;
+        let Violation {
             seed,
             case,
             expected,
             got,
-        } = departure();
-        let (times, cases) = self.departures.entry((rule, expected, got)).or_default();
+        } = violation();
+        let (times, cases) = self.violations.entry((rule, expected, got)).or_default();
         *times += 1;
         if cases.len() < MAX_LISTED_CASES {
             cases.push(format!("{seed}:{case}"));
         }
     }
 
-    /// Returns the number of departures.
-    pub fn departures(&self) -> u64 {
-        self.rules.values().map(|(_, departed)| departed).sum()
+    /// Returns the number of violations.
+    pub fn violations(&self) -> u64 {
+        self.rules.values().map(|(_, violated)| violated).sum()
     }
 }
 
@@ -74,11 +74,11 @@ impl fmt::Display for Report {
             f,
             "{packets} packets in {cases} cases, over {connections} connections"
         )?;
-        writeln!(f, "{:>8} {:>8}  rule", "tests", "departed")?;
-        for (rule, (tested, departed)) in &self.rules {
-            writeln!(f, "{tested:>8} {departed:>8}  {}", rule.text())?;
+        writeln!(f, "{:>8} {:>8}  rule", "tests", "violated")?;
+        for (rule, (tested, violated)) in &self.rules {
+            writeln!(f, "{tested:>8} {violated:>8}  {}", rule.text())?;
         }
-        for ((rule, expected, got), (times, cases)) in &self.departures {
+        for ((rule, expected, got), (times, cases)) in &self.violations {
             writeln!(f, "\n{}", rule.text())?;
             writeln!(
                 f,

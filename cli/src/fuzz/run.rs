@@ -12,7 +12,7 @@ use super::connection::{self, ConnectError, Connection, MTU};
 use super::link::{Arrival, Link, LinkError};
 use super::oracle::Responder;
 use super::packets::{self, TestPacket};
-use super::report::{Departure, Report};
+use super::report::{Report, Violation};
 use super::verdict::{Allowed, Response, is_fatal};
 use super::{ConnectionSource, TestRng};
 
@@ -254,7 +254,7 @@ impl<'a> Run<'a> {
             if expected == got {
                 got.push_str(" with wrong data");
             }
-            Departure {
+            Violation {
                 seed: self.seed,
                 case: number,
                 expected,

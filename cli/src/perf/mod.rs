@@ -12,15 +12,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use urxe_driver::device;
 
 use client::Measured;
 pub use latency::show as show_time;
 use latency::{PERCENTILES, show};
 use session::{MAX_SIZE, Operation, PORT, Session, WORD};
 
+use crate::devices::explain_none;
+use crate::number;
+
 /// The most queue pairs, and the most outstanding operations of each.
-const MAX_QPS: i64 = 512;
-const MAX_DEPTH: i64 = 4096;
+const MAX_QPS: u32 = 512;
+const MAX_DEPTH: u32 = 4096;
 
 /// Send messages that a peer sends back, and show the round trips
 #[derive(clap::Args)]
@@ -33,13 +37,13 @@ pub struct PingArguments {
     #[command(flatten)]
     end: End,
     /// Messages to send
-    #[arg(long, short, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short, default_value_t = 10, value_parser = number::within(1..=u64::MAX))]
     count: u64,
     /// Seconds between two messages
-    #[arg(long, short, default_value = "0.2", value_parser = seconds)]
+    #[arg(long, short, default_value = "0.2", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// Bytes of a message
-    #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    #[arg(long, short, default_value_t = 64, value_parser = number::within(1..=MAX_SIZE))]
     size: u32,
 }
 
@@ -59,16 +63,16 @@ pub struct PerfArguments {
     #[arg(long, default_value = "write")]
     op: Operation,
     /// Bytes of an operation; atomics always have 8
-    #[arg(long, short, default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    #[arg(long, short, default_value_t = 65536, value_parser = number::within(1..=MAX_SIZE))]
     size: u32,
     /// Queue pairs, each with a connection
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_QPS))]
+    #[arg(long, default_value_t = 1, value_parser = number::within(1..=MAX_QPS))]
     qps: u32,
     /// Operations outstanding on each queue pair
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
+    #[arg(long, default_value_t = 16, value_parser = number::within(1..=MAX_DEPTH))]
     depth: u32,
     /// Seconds to measure
-    #[arg(long, short, default_value = "5", value_parser = seconds)]
+    #[arg(long, short, default_value = "5", value_parser = seconds, allow_negative_numbers = true)]
     duration: Duration,
 }
 
@@ -82,7 +86,7 @@ struct End {
     #[arg(long)]
     listen: bool,
     /// Port of the connection manager
-    #[arg(long, short, default_value_t = PORT)]
+    #[arg(long, short, default_value_t = PORT, value_parser = number::within(0..=u16::MAX))]
     port: u16,
     /// Print one line of JSON
     #[arg(long, conflicts_with = "listen")]
@@ -98,12 +102,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Why a measurement, or a connection of the listening end, fails.
 #[derive(Debug, thiserror::Error)]
 enum PerfError {
-    #[error("cannot listen at port {port}: {source}; choose another one with --port")]
+    #[error("cannot listen at port {port}: {source}\n`urxe doctor` checks this host")]
     Listen {
         port: u16,
         #[source]
         source: urxe::cm::Error,
     },
+    #[error("{0}")]
+    NoDevice(String),
     #[error("cannot resolve {peer}: {source}; give a host name or an IP address")]
     Name {
         peer: String,
@@ -154,6 +160,15 @@ from_call!(
     urxe::RangeError,
 );
 
+/// Fails if no interface has a device.
+fn require_device() -> Result<(), PerfError> {
+    match device::devices() {
+        Ok(devices) if devices.is_empty() => Err(PerfError::NoDevice(explain_none())),
+        // The first use of a device reports why they cannot be listed.
+        _ => Ok(()),
+    }
+}
+
 /// Runs `urxe ping`.
 pub fn ping(arguments: &PingArguments) -> ExitCode {
     finish("ping", run_ping(arguments))
@@ -175,6 +190,7 @@ fn finish(command: &str, result: Result<(), PerfError>) -> ExitCode {
 }
 
 fn run_ping(arguments: &PingArguments) -> Result<(), PerfError> {
+    require_device()?;
     let Some(peer) = &arguments.end.peer else {
         return server::listen(arguments.end.port);
     };
@@ -202,6 +218,7 @@ fn run_ping(arguments: &PingArguments) -> Result<(), PerfError> {
 }
 
 fn run_perf(arguments: &PerfArguments) -> Result<(), PerfError> {
+    require_device()?;
     let Some(peer) = &arguments.end.peer else {
         return server::listen(arguments.end.port);
     };

@@ -15,6 +15,8 @@ use serde_json::json;
 use urxe_driver::stat::{self, Survey};
 
 use crate::devices::align;
+use crate::number;
+use crate::stat::explain_silent;
 use rates::{Column, Row, rows, select};
 use screen::{Request, Screen};
 
@@ -35,7 +37,7 @@ const DRAW_INTERVAL: Duration = Duration::from_millis(100);
 )]
 pub struct Arguments {
     /// Seconds between two updates
-    #[arg(long, short, default_value = "1", value_parser = seconds)]
+    #[arg(long, short, default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
     interval: Duration,
     /// Column to sort by
     #[arg(long, short, default_value = "sent")]
@@ -50,7 +52,7 @@ pub struct Arguments {
     )]
     filter: String,
     /// Print this many tables and exit
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = number::within(1..=u64::MAX))]
     count: Option<u64>,
     /// Print one line of JSON per update
     #[arg(long)]
@@ -80,7 +82,10 @@ pub fn top(arguments: &Arguments) -> ExitCode {
     match shown {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("urxe top: cannot query the processes: {error}");
+            eprintln!(
+                "urxe top: cannot query the processes: {error}; the query needs Unix sockets, \
+                 `urxe doctor` checks them"
+            );
             ExitCode::FAILURE
         }
     }
@@ -144,7 +149,7 @@ fn table(rows: &[Row], now: &Surveyed) -> String {
     let all: Vec<_> = std::iter::once(headings.to_vec()).chain(cells).collect();
     let mut text: String = align(&all).into_iter().map(|line| line + "\n").collect();
     if now.survey.silent > 0 {
-        text += &format!("{} processes do not answer\n", now.survey.silent);
+        text += &format!("{}\n", explain_silent(now.survey.silent));
     }
     text + "\n"
 }

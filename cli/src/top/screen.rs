@@ -119,7 +119,7 @@ impl Screen {
             rate(|row| row.received),
         );
         if self.silent > 0 {
-            text += &format!("   {} processes do not answer", self.silent);
+            text += &format!("   without response: {}", self.silent);
         }
         if self.omitted > 0 {
             text += &format!("   {} idle queue pairs omitted", self.omitted);

@@ -8,8 +8,8 @@ use crate::device::{Device, devices};
 use crate::objects::watcher;
 use crate::path;
 use crate::per_process::PerProcess;
-use crate::sync::lock;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::{Arc, Weak};
 use urxe_net::LocalAddress;
 
 /// Opens port 4791 at these addresses. Fails only if none can be opened.

@@ -17,11 +17,11 @@ pub use super::state::State;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::ports::route::with_port;
 use crate::queues::gsi::{Gsi, Listener};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use urxe_net::{DEFAULT_TTL, random};
 use urxe_proto::cm::CommId;
 use urxe_proto::cm::timing::PACKET_LIFE_TIME;
@@ -454,7 +454,7 @@ impl Id {
     pub fn migrate(&self, to: &Arc<EventChannel>) {
         let mut channel = lock(&self.channel);
         if !Arc::ptr_eq(&channel, to) {
-            for event in channel.retract(|event| self.owns(event)) {
+            for event in channel.extract_if(|event| self.owns(event)) {
                 to.push(event);
             }
             *channel = Arc::clone(to);
@@ -463,7 +463,7 @@ impl Id {
         self.acks.wait();
     }
 
-    /// Ends its activity and retracts its pending events. The caller acknowledges the events of it
+    /// Ends its activity and removes its pending events. The caller acknowledges the events of it
     /// that it still has, then waits with [`AckCount::wait`].
     pub fn close(&self) {
         let mut inner = lock(&self.inner);
@@ -474,7 +474,7 @@ impl Id {
         inner.groups.clear();
         drop(inner);
         let channel = Arc::clone(&lock(&self.channel));
-        for event in channel.retract(|event| self.owns(event)) {
+        for event in channel.extract_if(|event| self.owns(event)) {
             if event.kind == EventKind::ConnectRequest {
                 // No application will get this request.
                 event.id.close();

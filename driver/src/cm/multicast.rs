@@ -74,7 +74,7 @@ impl Id {
         let group = inner.groups.remove(at);
         drop(inner);
         let channel = Arc::clone(&lock(&self.channel));
-        channel.retract(|event| {
+        channel.extract_if(|event| {
             matches!(&event.details, Details::Multicast(other, _) if Arc::ptr_eq(other, &group))
         });
         Ok(group)

@@ -198,7 +198,7 @@ impl Id {
             return false;
         }
         // Checked under the listener's lock: either the listener is closed by now, or its `close`
-        // retracts the event.
+        // removes the event.
         let inner = lock(&self.inner);
         if inner.state != State::Listening {
             drop(inner);

@@ -16,13 +16,13 @@
 use super::port_range::{local_port_range, missing_privilege};
 use super::resolve::is_of_any_device;
 use crate::per_process::PerProcess;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use urxe_net::list_interfaces;
 use urxe_net::names::{Lookup, Name};
 use urxe_net::random;
@@ -75,7 +75,7 @@ pub enum PortError {
     #[error("all ports of net.ipv4.ip_local_port_range are taken")]
     NoneFree,
     /// The kernel cannot give the name.
-    #[error("a port could not be taken: {0}")]
+    #[error("a port could not be taken by the name of a Unix socket: {0}")]
     System(#[from] io::Error),
 }
 

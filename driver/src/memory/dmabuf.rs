@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The `f_type` that fstatfs(2) reports for DMA buffers (`DMA_BUF_MAGIC`, "DMAB").
-const DMA_BUF_MAGIC: libc::__fsword_t = 0x444d_4142;
+const DMA_BUF_MAGIC: u32 = 0x444d_4142;
 
 /// Errors of mapping a DMA buffer.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ impl DmaBuf {
     ) -> Result<DmaBuf, DmaBufError> {
         let file_system =
             rustix::fs::fstatfs(fd).map_err(|error| DmaBufError::File(error.into()))?;
-        if file_system.f_type != DMA_BUF_MAGIC {
+        if file_system.f_type as u64 != u64::from(DMA_BUF_MAGIC) {
             return Err(DmaBufError::NotDmaBuf);
         }
         Self::map_file(fd, offset, len, writable)

@@ -4,7 +4,7 @@
 mod tests;
 
 use super::access::{self, PinError};
-use crate::counters::{Counted, Resource};
+use crate::counters::{Resource, ResourceCount};
 use crate::memory::regions::{Backing, Region, regions, regions_mut};
 use crate::pd::Pd;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ pub struct Mr {
     key: u32,
     addr: u64,
     len: u64,
-    _counted: Option<Counted>,
+    _counted: Option<ResourceCount>,
 }
 
 impl Mr {

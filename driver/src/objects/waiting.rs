@@ -4,7 +4,7 @@
 //! frame that has nothing to drop: pthread_cancel(3) unwinds the stack by force, which a frame with
 //! destructors does not survive. All other code runs with cancellation disabled.
 
-use crate::event_queue::{EventQueue, Meanwhile};
+use crate::event_queue::{EventQueue, WaitStrategy};
 use crate::path::{self, Waiter};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -167,7 +167,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the oldest event and passes it to `take` while the queue is locked, so a thread that
-    /// retracts events afterwards sees the effects of `take`. If `take` returns `None`, the event
+    /// removes events afterwards sees the effects of `take`. If `take` returns `None`, the event
     /// is discarded and the next one is awaited.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl<T> EventQueue<T> {
                 return Ok(Some(taken));
             }
             if fcntl_getfl(self.fd())?.contains(OFlags::NONBLOCK) {
-                if waiting.has_driven || self.meanwhile() == Meanwhile::Sleep {
+                if waiting.has_driven || self.wait_strategy() == WaitStrategy::Sleep {
                     return Err(Errno::AGAIN.into());
                 }
                 path::get().flush_deferred();
@@ -207,7 +207,7 @@ impl<T> EventQueue<T> {
                 return self.step(waiting, take);
             }
             path::get().flush_deferred();
-            if self.meanwhile() == Meanwhile::Receive && waiting.waiter.is_none() {
+            if self.wait_strategy() == WaitStrategy::Receive && waiting.waiter.is_none() {
                 waiting.waiter = path::get().wait();
             }
         }

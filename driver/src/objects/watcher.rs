@@ -4,11 +4,11 @@
 use crate::device;
 use crate::path;
 use crate::per_process::PerProcess;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, Once};
+use std::sync::Once;
 use urxe_net::Monitor;
 use urxe_net::thread;
 

@@ -1,8 +1,9 @@
 //! The calls of programs: their threads do the work of the network.
 
 use super::engine::{Engine, Network};
-use super::rx::Caller;
-use crate::scheduling::polling::{Awaited, Call};
+use crate::scheduling::limits::POLL_SLEEP;
+use crate::scheduling::polling::{Awaited, Call, Pause};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use urxe_net::thread;
 
@@ -23,7 +24,9 @@ impl Engine {
         });
         if taken.is_some() {
             self.polling.returned();
-            self.await_write();
+            if self.polling.polls_memory() {
+                self.await_write();
+            }
         }
         taken
     }
@@ -37,17 +40,26 @@ impl Engine {
 
     /// Receives and runs timers in a poll that found no completion. True when there was any work.
     ///
-    /// The thread may be cancelled meanwhile. [`Engine::drive_for`] disables that when it finds
+    /// The thread may be cancelled meanwhile. [`Engine::drive_in_poll`] disables that when it finds
     /// work; the system calls before are not cancellation points.
     fn poll(&self) -> bool {
         self.send_delayed_acks();
-        self.polling.empty_poll(|now, yields| {
-            let worked = self.drive_for(Caller::Poll, now);
-            if !worked && yields {
-                rustix::thread::sched_yield();
+        self.polling
+            .empty_poll(|now| self.drive_in_poll(now), |pause| self.pause(pause))
+    }
+
+    /// Gives the processor to other threads. Not a cancellation point.
+    fn pause(&self, pause: Pause) {
+        match (pause, self.network.get()) {
+            (Pause::Sleep, Some(network)) if !self.loss.is_lost() => {
+                let sockets = network.watch.sockets();
+                let timeout = Timespec::try_from(POLL_SLEEP).expect("shorter than a second");
+                // An error is that of a signal, or of a descriptor that the program has closed,
+                // which the next drive reports.
+                let _ = poll(&mut [PollFd::new(&sockets, PollFlags::IN)], Some(&timeout));
             }
-            worked
-        })
+            _ => rustix::thread::sched_yield(),
+        }
     }
 
     /// Receives before a completion is returned to an application that polls memory.

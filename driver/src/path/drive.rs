@@ -7,7 +7,6 @@ use crate::memory::regions::regions;
 use crate::queues::cq::Cq;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use urxe_net::now;
 use urxe_net::thread::CancellationDisabled;
 use urxe_proto::time::Time;
 
@@ -15,32 +14,58 @@ impl Engine {
     /// Receives one batch from each socket, and runs timers and pending work, once. True when there
     /// was any.
     pub fn drive(&self) -> bool {
-        self.drive_for(Caller::Other, now())
-    }
-
-    /// [`Engine::drive`] for one kind of thread, with `now` already read. For [`Caller::Poll`],
-    /// disables cancellation of the thread where there is work.
-    pub(super) fn drive_for(&self, caller: Caller, now: Time) -> bool {
-        let Some(network) = self.network.get() else {
+        let Some(network) = self.usable_network() else {
             return false;
         };
-        if self.loss.is_lost() {
-            return false;
-        }
         let guard = PanicGuard(self);
-        let mut worked = false;
+        let received_at = self.receive_all(network, Caller::Other);
+        let now = received_at.unwrap_or_else(urxe_net::now);
+        let worked = received_at.is_some() | self.run_due(network, now);
+        guard.end();
+        worked
+    }
+
+    /// [`Engine::drive`] for a poll of the program that began at `now`. Disables cancellation of
+    /// the thread where there is work.
+    pub(super) fn drive_in_poll(&self, now: Time) -> bool {
+        let Some(network) = self.usable_network() else {
+            return false;
+        };
+        let guard = PanicGuard(self);
+        let received_at = self.receive_all(network, Caller::Poll);
+        let worked = received_at.is_some() | self.run_due(network, now);
+        guard.end();
+        worked
+    }
+
+    /// Returns the network part, unless its descriptors are lost.
+    #[inline]
+    fn usable_network(&self) -> Option<&Network> {
+        self.network.get().filter(|_| !self.loss.is_lost())
+    }
+
+    /// Receives one batch from each socket. Returns the time at which the last one was received;
+    /// `None` if there were no packets.
+    #[inline(always)]
+    fn receive_all(&self, network: &Network, caller: Caller) -> Option<Time> {
+        let mut received_at = None;
         for port in network.ports.list().iter() {
-            worked |= self.receive(port, caller);
+            received_at = self.receive(port, caller).or(received_at);
         }
         if network.groups.any() {
             for joined in network.groups.list().iter() {
-                worked |= self.receive_group(joined);
+                received_at = self.receive_group(joined).or(received_at);
             }
         }
-        worked |= self.receive_frames();
+        received_at
+    }
+
+    /// Receives frames, and runs timers and pending work. True when there was any.
+    #[inline(always)]
+    fn run_due(&self, network: &Network, now: Time) -> bool {
+        let mut worked = self.receive_frames();
         worked |= self.run_timers(now);
         worked |= self.run_pending_of(network, now);
-        guard.end();
         worked
     }
 

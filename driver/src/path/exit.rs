@@ -58,7 +58,7 @@ fn flush_final_acks(engine: &'static Engine) {
     in_thread(FINAL_ACK_TIMEOUT, || {
         engine.flush_deferred();
         let qps: Vec<_> = engine.qps.read().iter().map(Arc::clone).collect();
-        qps.iter().for_each(|qp| qp.leave());
+        qps.iter().for_each(|qp| qp.send_final_acks());
         if !qps.is_empty() {
             engine.wait_for_delayed_packets();
         }

@@ -3,8 +3,9 @@
 
 use crate::lock_order::{Ordered, Rank};
 use crate::ports::Receiver;
+use crate::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use urxe_net::Group;
 
 /// A group that is joined, with its socket and receive buffers.

@@ -11,13 +11,13 @@ use crate::ports::{Ports, WatchSet};
 use crate::queues::gsi::{Gsi, GsiResources};
 use crate::queues::qp::{Qp, QpResources};
 use crate::scheduling::deferred::Deferred;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use urxe_net::{LocalAddress, OpenError, Shared, thread};
 use urxe_proto::ids::Qpn;
 use urxe_proto::queue::NoMemory;
@@ -58,7 +58,7 @@ impl Engine {
         // SAFETY: `atexit` takes an `extern "C"` function that does not unwind: `leave` catches
         // panics. It stays loaded, since the library is never unloaded. If the registration fails,
         // same-host peers notice the end of this process by its liveness socket.
-        unsafe { libc::atexit(leave) };
+        unsafe { libc::atexit(at_exit) };
         Ok(self.network.get_or_init(|| network))
     }
 
@@ -217,7 +217,7 @@ fn starting(source: io::Error) -> OpenError {
 }
 
 /// Ends this process's use of the network, for atexit(3), so that same-host peers lose no packets.
-extern "C" fn leave() {
+extern "C" fn at_exit() {
     // Neither a panic nor a pending cancellation may change the way in which the process ends.
     thread::without_cancellation(|| {
         let _ = std::panic::catch_unwind(|| exit::close_network(get()));

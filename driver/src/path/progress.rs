@@ -89,7 +89,7 @@ impl ProgressThread {
             engine.fail_all();
         }
         let mode = self.policy.choose(polling, engine.waker.handoff(), now());
-        if mode != Mode::YieldingToPolls {
+        if mode != Mode::PollersReceive {
             engine.send_delayed_acks();
         }
         let interval = self.policy.begin_sleep(polling, mode, now(), cpu_times);
@@ -98,10 +98,15 @@ impl ProgressThread {
         };
         if interval.program_is_outside_calls(polling) && self.network.watch.has_packets() {
             let spent = || time_of(ClockId::ProcessCPUTime);
-            self.policy.found_packets(polling, &interval, now(), spent);
+            let is_armed = engine.waker.handoff().is_armed();
+            self.policy
+                .found_packets(polling, &interval, is_armed, now(), spent);
         }
         if !interval.busy_polls {
             engine.counters.wakeups.add(1);
+            if mode == Mode::Receiving {
+                self.policy.woke(now());
+            }
         }
         if control {
             engine.waker.clear();
@@ -113,7 +118,7 @@ impl ProgressThread {
         if control || engine.next_deadline(self.network) <= now() {
             engine.serve(self.network);
         }
-        if mode == Mode::Watching {
+        if mode == Mode::Receiving {
             self.watch();
         } else {
             engine.send_delayed_acks();
@@ -127,11 +132,11 @@ impl ProgressThread {
     fn sleep(&self, mode: Mode, interval: &Interval) -> Option<Woken> {
         let (engine, network) = (self.engine, self.network);
         let next = || match mode {
-            Mode::YieldingToPolls => engine.next_service(network),
+            Mode::PollersReceive => engine.next_service(network),
             _ => engine.next_deadline(network),
         };
         let mut deadline = next();
-        if matches!(mode, Mode::YieldingToPolls | Mode::YieldingToWaiters) {
+        if matches!(mode, Mode::PollersReceive | Mode::WaitersReceive) {
             deadline = deadline.min(now() + interval.limit);
         }
         // While packets follow closely, or work is pending, the thread polls without sleeping.
@@ -145,7 +150,7 @@ impl ProgressThread {
             PollFd::new(network.deferred.timer(), PollFlags::IN),
             PollFd::new(&sockets, PollFlags::IN),
         ];
-        let watched = if mode == Mode::Watching { 3 } else { 2 };
+        let watched = if mode == Mode::Receiving { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
         handoff.wake_up();
         if polled.is_err() {
@@ -174,7 +179,7 @@ impl ProgressThread {
         let (start, polls) = (now(), polling.polls());
         let mut time = start;
         let mut found = false;
-        if policy.is_contended(time) && polling.is_called() {
+        if policy.is_contended(time) && polling.is_in_call() {
             // A thread in a poll receives by itself, and would end its call and poll memory if it
             // found this thread receiving. A thread in a post does not receive, so this is done
             // only once.
@@ -195,10 +200,10 @@ impl ProgressThread {
             let busy_polls = policy.busy_polls(now());
             // Another thread may need this processor: one of the peer, or one of the program that
             // receives in its call when this thread received nothing.
-            let gives_way = !found && polling.is_called();
-            if gives_way && policy.is_contended(time) {
+            let yields = !found && polling.is_in_call();
+            if yields && policy.is_contended(time) {
                 std::thread::sleep(CONTENTION_SLEEP);
-            } else if busy_polls || gives_way {
+            } else if busy_polls || yields {
                 let before = now();
                 rustix::thread::sched_yield();
                 time = now();

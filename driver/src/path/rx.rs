@@ -9,9 +9,9 @@ use crate::ports::{LocalPort, Receiver};
 use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
 use crate::scheduling::limits::ANSWER_INTERVAL;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 use urxe_net::thread::CancellationDisabled;
 use urxe_net::{Datagram, RecvBatch, SendBatch};
 use urxe_proto::ids::Qpn;
@@ -36,58 +36,58 @@ impl Caller {
 }
 
 impl Engine {
-    /// Receives one batch from an address, unless another thread is receiving from it. True when
-    /// there were packets.
-    pub(super) fn receive(&self, port: &LocalPort, caller: Caller) -> bool {
-        let Some(mut receiver) = try_lock(&port.receiver) else {
-            return false;
-        };
+    /// Receives one batch from an address, unless another thread is receiving from it. Returns the
+    /// time at which it was received; `None` if there were no packets.
+    #[inline]
+    pub(super) fn receive(&self, port: &LocalPort, caller: Caller) -> Option<Time> {
+        let mut receiver = try_lock(&port.receiver)?;
         let endpoint = port.endpoint();
         let filled = endpoint.fill(&mut receiver.batch);
         if let Ok(0) = filled {
-            return false;
+            return None;
         }
         let _disabled = caller.disable_cancellation();
         if let Err(error) = filled {
             tracing::warn!(%error, address = %endpoint.address(), "receiving failed");
             port.failed(&error);
-            return false;
+            return None;
         }
-        self.handle_batch(&mut receiver, caller, |batch, f| endpoint.deliver(batch, f));
+        let now = self.handle_batch(&mut receiver, caller, |batch, f| endpoint.deliver(batch, f));
         if receiver.batch.has_moved_deadline() {
             // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
             self.waker.deadline_moved(endpoint.next_deadline());
         }
-        true
+        Some(now)
     }
 
-    /// Receives one batch from a group, unless another thread is receiving from it. True when there
-    /// were packets.
-    pub(super) fn receive_group(&self, joined: &Joined) -> bool {
+    /// Receives one batch from a group, unless another thread is receiving from it. Returns the
+    /// time at which it was received; `None` if there were no packets.
+    pub(super) fn receive_group(&self, joined: &Joined) -> Option<Time> {
         let _disabled = CancellationDisabled::new();
-        let Some(mut receiver) = try_lock(&joined.receiver) else {
-            return false;
-        };
+        let mut receiver = try_lock(&joined.receiver)?;
         let group = &joined.group;
         match group.fill(&mut receiver.batch) {
-            Ok(0) => return false,
+            Ok(0) => return None,
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, group = %group.address(), "receiving failed");
-                return false;
+                return None;
             }
         }
-        self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
+        let now = self.handle_batch(&mut receiver, Caller::Other, |batch, f| {
             group.deliver(batch, f)
         });
-        true
+        Some(now)
     }
 
     /// Receives a batch of frames for each queue pair for raw packets. True when there were any.
+    #[inline]
     pub(super) fn receive_frames(&self) -> bool {
-        if !self.has_raw.load(Ordering::Acquire) {
-            return false;
-        }
+        self.has_raw.load(Ordering::Acquire) && self.receive_all_frames()
+    }
+
+    #[inline(never)]
+    fn receive_all_frames(&self) -> bool {
         let _disabled = CancellationDisabled::new();
         let raw = self.raw();
         let qps = raw.iter().filter_map(Weak::upgrade);
@@ -117,170 +117,163 @@ impl Engine {
     }
 
     /// Hands the datagrams that `deliver` passes on to their queue pairs, and lets each send after
-    /// every [`ANSWER_INTERVAL`] bytes. The tables are locked meanwhile.
+    /// every [`ANSWER_INTERVAL`] bytes. The tables are locked meanwhile. Returns the time that the
+    /// queue pairs take for the arrival.
+    #[inline(never)]
     fn handle_batch(
         &self,
         receiver: &mut Receiver,
         caller: Caller,
         deliver: impl FnOnce(&mut RecvBatch, &mut dyn FnMut(&Datagram<'_>)),
-    ) {
-        let Receiver {
-            batch,
-            touched,
-            answers,
-        } = receiver;
+    ) -> Time {
         let now = urxe_net::now();
         let qps = self.qps.read();
         let held = regions();
-        let mut unanswered = 0;
-        let mut current = None;
-        deliver(batch, &mut |datagram| {
-            self.handle(&qps, held.table(), now, datagram, &mut current, touched);
-            unanswered += datagram.bytes.len();
-            if unanswered >= ANSWER_INTERVAL {
-                unanswered = 0;
-                let waiting = (current.take(), &mut *touched);
-                self.answer(now, waiting, answers, caller, &qps, held.table());
-            }
+        let mut delivery = Delivery {
+            engine: self,
+            caller,
+            now,
+            qps: &qps,
+            regions: held.table(),
+            current: None,
+            to_answer: &mut receiver.to_answer,
+            answers: &mut receiver.answers,
+            unanswered: 0,
+        };
+        deliver(&mut receiver.batch, &mut |datagram| {
+            delivery.handle(datagram);
         });
-        if current.is_some() || !touched.is_empty() {
-            self.answer(now, (current, touched), answers, caller, &qps, held.table());
+        if delivery.current.is_some() || !delivery.to_answer.is_empty() {
+            delivery.answer();
         }
+        now
     }
+}
 
-    /// Hands a datagram to its queue pair, which stays locked in `current`. The queue pair that was
-    /// locked there before is released, and added to `touched`.
+/// The delivery of one batch to the queue pairs, with the tables locked.
+struct Delivery<'a> {
+    engine: &'a Engine,
+    caller: Caller,
+    /// The time of the arrival.
+    now: Time,
+    qps: &'a QpMap,
+    regions: &'a RegionTable,
+    /// The queue pair of the last packet. It stays locked.
+    current: Option<Incoming<'a>>,
+    /// The other queue pairs that have received packets and not sent since.
+    to_answer: &'a mut Vec<Qpn>,
+    /// The batch for what the queue pairs send.
+    answers: &'a mut Option<Box<SendBatch>>,
+    /// The bytes that arrived since the queue pairs could send.
+    unanswered: usize,
+}
+
+impl<'a> Delivery<'a> {
+    /// Hands a datagram to its queue pair, which stays locked.
     #[inline(always)]
-    fn handle<'a>(
-        &self,
-        qps: &'a QpMap,
-        regions: &RegionTable,
-        now: Time,
-        datagram: &Datagram<'_>,
-        current: &mut Option<Incoming<'a>>,
-        touched: &mut Vec<Qpn>,
-    ) {
+    fn handle(&mut self, datagram: &Datagram<'_>) {
         let mut packet = Packet::default();
         if let Err(error) = packet.read(datagram.packet()) {
             return self.dropped_malformed(datagram, &error);
         }
-        match qps.get(packet.header.bth.dest_qp) {
-            Some(qp) => self.hand_over(qp, regions, now, (datagram, &packet), current, touched),
-            None => self.handle_special(qps, regions, now, (datagram, &packet), current, touched),
+        match self.qps.get(packet.header.bth.dest_qp) {
+            Some(qp) => self.hand_over(qp, datagram, &packet),
+            None => self.handle_special(datagram, &packet),
+        }
+        self.unanswered += datagram.bytes.len();
+        if self.unanswered >= ANSWER_INTERVAL {
+            self.unanswered = 0;
+            self.answer();
         }
     }
 
     /// Hands over a packet for queue pair 1 or for a multicast group. Other packets are dropped:
     /// their queue pair does not exist.
     #[cold]
-    fn handle_special<'a>(
-        &self,
-        qps: &'a QpMap,
-        regions: &RegionTable,
-        now: Time,
-        (datagram, packet): (&Datagram<'_>, &Packet<'_>),
-        current: &mut Option<Incoming<'a>>,
-        touched: &mut Vec<Qpn>,
-    ) {
+    fn handle_special(&mut self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let receivers = match packet.header.bth.dest_qp {
             Qpn::GSI => {
-                leave(current, touched);
-                if let Some(network) = self.network.get() {
+                self.defer_answer();
+                if let Some(network) = self.engine.network.get() {
                     network.gsi.enqueue(datagram, packet);
                 }
                 return;
             }
-            Qpn::MULTICAST => qps.members(datagram.dst),
+            Qpn::MULTICAST => self.qps.members(datagram.dst),
             _ => &[],
         };
         if receivers.is_empty() {
-            self.counters.unknown_qp.add(1);
+            self.engine.counters.unknown_qp.add(1);
             return;
         }
         for qp in receivers {
             if !qp.blocks(datagram, packet) {
-                self.hand_over(qp, regions, now, (datagram, packet), current, touched);
+                self.hand_over(qp, datagram, packet);
             }
         }
     }
 
     /// Hands a packet to a queue pair.
     #[inline(always)]
-    fn hand_over<'a>(
-        &self,
-        qp: &'a Arc<Qp>,
-        regions: &RegionTable,
-        now: Time,
-        (datagram, packet): (&Datagram<'_>, &Packet<'_>),
-        current: &mut Option<Incoming<'a>>,
-        touched: &mut Vec<Qpn>,
-    ) {
+    fn hand_over(&mut self, qp: &'a Arc<Qp>, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
             psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
-        if current.as_ref().is_some_and(|current| !current.is_for(qp)) {
-            leave(current, touched);
+        if (self.current.as_ref()).is_some_and(|current| !current.is_for(qp)) {
+            self.defer_answer();
         }
-        let incoming = current.get_or_insert_with(|| Incoming::of(qp));
-        let wrote = incoming.handle(now, datagram, packet, regions);
+        let incoming = self.current.get_or_insert_with(|| Incoming::of(qp));
+        let wrote = incoming.handle(self.now, datagram, packet, self.regions);
         if wrote {
-            self.polling.wrote();
+            self.engine.polling.record_write();
         }
     }
 
     #[cold]
     fn dropped_malformed(&self, datagram: &Datagram<'_>, error: &ParseError) {
         tracing::debug!(src = %datagram.src, %error, "dropped a malformed packet");
-        self.counters.malformed.add(1);
-        if let Some(network) = self.network.get() {
+        self.engine.counters.malformed.add(1);
+        if let Some(network) = self.engine.network.get() {
             network.shared.counters().count_invalid(datagram.dst);
         }
     }
 
-    /// Lets each queue pair that received packets at `now` send once: the one that is locked in
-    /// `current`, and then those in `touched`. `batch` is used for what they send.
-    fn answer(
-        &self,
-        now: Time,
-        (current, touched): (Option<Incoming<'_>>, &mut Vec<Qpn>),
-        batch: &mut Option<Box<SendBatch>>,
-        caller: Caller,
-        qps: &QpMap,
-        regions: &RegionTable,
-    ) {
-        let may_delay = caller == Caller::Poll && self.waker.handoff().leaves_packets_to_polls();
-        let empty_polls = may_delay.then(|| self.polling.empty_polls());
-        let mut touched = touched.drain(..);
-        let mut next = current;
+    /// Releases the queue pair that is locked, and adds it to `to_answer`.
+    #[cold]
+    fn defer_answer(&mut self) {
+        if let Some(incoming) = self.current.take() {
+            incoming.defer_answer(self.to_answer);
+        }
+    }
+
+    /// Lets each queue pair that received packets send once: the one that is locked, and then those
+    /// in `to_answer`.
+    fn answer(&mut self) {
+        let Engine { waker, polling, .. } = self.engine;
+        let may_delay = self.caller == Caller::Poll && waker.handoff().leaves_packets_to_polls();
+        let empty_polls = may_delay.then(|| polling.empty_polls());
+        let mut others = self.to_answer.iter();
+        let mut next = self.current.take();
         loop {
             if let Some(incoming) = next.take() {
                 let qp = incoming.qp();
-                let effects = incoming.answer(now, empty_polls, regions, batch);
-                let delays_ack = effects.delayed_ack;
-                self.apply(qp, effects);
-                if delays_ack {
-                    self.delay_ack(qp, regions);
+                let effects = incoming.answer(self.now, empty_polls, self.regions, self.answers);
+                if let Some(effects) = effects {
+                    let delays_ack = effects.delayed_ack;
+                    self.engine.apply(qp, effects);
+                    if delays_ack {
+                        self.engine.delay_ack(qp, self.regions);
+                    }
                 }
             }
-            let Some(qpn) = touched.next() else { break };
+            let Some(qpn) = others.next() else { break };
             // The table has been locked since the queue pair received.
-            next = (qps.get(qpn).map(Incoming::of)).filter(Incoming::is_touched);
+            next = (self.qps.get(*qpn).map(Incoming::of)).filter(Incoming::is_answer_pending);
         }
+        self.to_answer.clear();
     }
 }
 
 /// Locks a receiver, unless another thread receives with it.
 fn try_lock(receiver: &Mutex<Receiver>) -> Option<Ordered<MutexGuard<'_, Receiver>>> {
-    Ordered::try_take(Rank::Receiver, || match receiver.try_lock() {
-        Ok(receiver) => Some(receiver),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    })
-}
-
-/// Releases the queue pair that is locked in `current`, and adds it to `touched`.
-#[cold]
-fn leave(current: &mut Option<Incoming<'_>>, touched: &mut Vec<Qpn>) {
-    if let Some(incoming) = current.take() {
-        incoming.leave(touched);
-    }
+    Ordered::try_take(Rank::Receiver, || receiver.try_lock())
 }

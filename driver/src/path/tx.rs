@@ -80,6 +80,7 @@ impl Engine {
     }
 
     /// Sends all deferred sends and delayed ACKs. The caller must hold no lock.
+    #[inline]
     pub(crate) fn flush_deferred(&self) {
         self.send_delayed_acks();
         self.send_deferred();

@@ -10,13 +10,13 @@
 //! socket is full again when it is served, it goes back.
 
 use crate::queues::qp::Qp;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use urxe_net::TxSocket;
 
 /// The number of reports that are taken at a time. A process has few sockets that send.

@@ -1,33 +1,46 @@
 //! Send batches that are kept for reuse.
 
-use crate::sync::lock;
-use std::sync::Mutex;
+use crate::sync::{Mutex, lock};
+use crossbeam_utils::atomic::AtomicCell;
+use std::fmt;
 use urxe_net::SendBatch;
 
-/// The number of batches that are kept: as many as threads send at once.
-const SPARE_BATCHES: usize = 4;
+/// The number of batches that are kept besides [`BatchPool::last`]: as many as other threads use at
+/// once.
+const SPARE_BATCHES: usize = 3;
 
 /// The send batches that no thread uses.
-#[derive(Debug, Default)]
-pub(crate) struct BatchPool(
+#[derive(Default)]
+pub(crate) struct BatchPool {
+    /// The batch that was returned last. A thread that sends alone takes it without a lock.
+    last: AtomicCell<Option<Box<SendBatch>>>,
     #[expect(
         clippy::vec_box,
         reason = "a batch is moved several times for each send"
     )]
-    Mutex<Vec<Box<SendBatch>>>,
-);
+    others: Mutex<Vec<Box<SendBatch>>>,
+}
+
+impl fmt::Debug for BatchPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchPool").finish_non_exhaustive()
+    }
+}
 
 impl BatchPool {
     /// Takes a batch: a kept one, or a new one.
     pub(crate) fn take(&self) -> Box<SendBatch> {
-        lock(&self.0).pop().unwrap_or_default()
+        let kept = self.last.take();
+        kept.unwrap_or_else(|| lock(&self.others).pop().unwrap_or_default())
     }
 
     /// Returns a batch, for reuse.
     pub(crate) fn put(&self, batch: Box<SendBatch>) {
-        let mut batches = lock(&self.0);
-        if batches.len() < SPARE_BATCHES {
-            batches.push(batch);
+        if let Some(before) = self.last.swap(Some(batch)) {
+            let mut others = lock(&self.others);
+            if others.len() < SPARE_BATCHES {
+                others.push(before);
+            }
         }
     }
 }

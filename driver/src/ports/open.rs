@@ -5,9 +5,9 @@ use super::waker::Waker;
 use super::watch::WatchSet;
 use crate::lock_order::{Ordered, Rank};
 use crate::loss::{ClosedDescriptors, is_loss};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use urxe_net::{Endpoint, LocalAddress, OpenError, RecvBatch, SendBatch, Shared};
 use urxe_proto::ids::{Gid, Qpn};
@@ -20,8 +20,8 @@ const DELAYED_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Receiver {
     pub(crate) batch: RecvBatch,
-    /// The queue pairs that received packets of the present batch.
-    pub(crate) touched: Vec<Qpn>,
+    /// The queue pairs that received packets of the present batch and have not transmitted since.
+    pub(crate) to_answer: Vec<Qpn>,
     /// The batch for answers, once there was one.
     pub(crate) answers: Option<Box<SendBatch>>,
 }

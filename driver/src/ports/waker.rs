@@ -79,4 +79,11 @@ impl Waker {
             self.wake();
         }
     }
+
+    /// Records that the program armed a completion queue that is armed already.
+    pub(crate) fn rearm(&self) {
+        if self.handoff.rearm() {
+            self.wake();
+        }
+    }
 }

@@ -5,14 +5,14 @@ mod monitor;
 
 pub(crate) use monitor::CqMonitor;
 
-use crate::counters::Counted;
+use crate::counters::ResourceCount;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::scheduling::moderation::Moderation;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use entries::{Added, Entries, Request};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use urxe_net::{now, wall};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -68,7 +68,7 @@ pub struct Cq {
     monitor: Arc<CqMonitor<Cq>>,
     /// The queue pairs that use this queue; they fail when it overruns.
     users: Mutex<HashSet<Qpn>>,
-    _counted: Option<Counted>,
+    _counted: Option<ResourceCount>,
     /// Events of the channel that the application has not acknowledged.
     pub channel_acks: AckCount,
     /// Its identity in asynchronous events.
@@ -113,7 +113,7 @@ impl Cq {
         init: CqInit,
         events: Arc<AsyncEvents>,
         monitor: Arc<CqMonitor<Cq>>,
-        counted: Option<Counted>,
+        counted: Option<ResourceCount>,
     ) -> Result<Arc<Cq>, CqError> {
         check_size(init.capacity)?;
         let entries = Entries::new(init.capacity as usize).map_err(|_| CqError::NoMemory)?;
@@ -161,7 +161,7 @@ impl Cq {
     pub(crate) fn request_notification(self: &Arc<Self>, solicited_only: bool) {
         match self.entries.arm(solicited_only) {
             Request::Armed => self.monitor.armed(),
-            Request::Renewed => {}
+            Request::Renewed => self.monitor.rearmed(),
             Request::Notify { was_armed: true } => self.notify(),
             Request::Notify { was_armed: false } => self.push_event(),
         }
@@ -236,6 +236,7 @@ impl Cq {
         self.push_event();
     }
 
+    #[inline]
     fn push_event(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));
@@ -272,7 +273,7 @@ impl Cq {
             self.monitor.disarmed();
         }
         if let Some(channel) = &self.channel {
-            channel.retract(|cq| std::ptr::eq(&**cq, self));
+            channel.extract_if(|cq| std::ptr::eq(&**cq, self));
         }
         self.channel_acks.wait();
         self.events.end(&self.origin);

@@ -6,12 +6,12 @@
 use super::cq::Cq;
 use super::limits::MAX_SGE;
 use super::xrcd::{AddError, Domain};
-use crate::counters::{Counted, Resource};
+use crate::counters::{Resource, ResourceCount};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
 use crate::pd::Pd;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use urxe_net::OpenError;
 use urxe_proto::host::Receive;
 use urxe_proto::ids::Srqn;
@@ -139,7 +139,7 @@ pub struct Srq {
     events: Arc<AsyncEvents>,
     shared: Mutex<Shared>,
     member: Option<Member>,
-    _counted: Option<Counted>,
+    _counted: Option<ResourceCount>,
     /// Its identity in asynchronous events.
     pub origin: Arc<Origin>,
 }
@@ -278,7 +278,7 @@ impl Srq {
         }
     }
 
-    /// Removes the queue from its domain, retracts its pending events, and waits until the
+    /// Removes the queue from its domain, removes its pending events, and waits until the
     /// application has acknowledged those that it has got. To be called before the last reference
     /// is dropped.
     pub fn retire(&self) {

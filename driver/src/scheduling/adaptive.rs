@@ -1,43 +1,19 @@
 //! Adaptive polling: how the progress thread sleeps, by the calls that the program makes.
 //!
 //! While the program polls, the thread *relies* on it to receive packets: it sleeps for a bounded
-//! time ([`Mode::YieldingToPolls`]), and then *checks* whether packets wait although the program
-//! made no call. Otherwise it *watches* the sockets itself ([`Mode::Watching`]).
+//! time ([`Mode::PollersReceive`]), and then *checks* whether packets wait although the program
+//! made no call. Otherwise it receives itself ([`Mode::Receiving`]).
 
+use super::contention::Contention;
 use super::handoff::{Handoff, Mode};
 use super::limits::{
-    BUSY_POLL, BUSY_POLL_EMPTY_POLLS, BUSY_POLLS, CHECK_INTERVAL, CONTENTION, INTERVAL_PER_COST,
-    LONG_MESSAGE, LONG_YIELD_THRESHOLD, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
-    MAX_CONTENTION, RECEIVE_PERIOD,
+    BUSY_POLL, BUSY_POLL_EMPTY_POLLS, BUSY_POLLS, CHECK_INTERVAL, EMPTY_POLLS_AFTER_ARM,
+    INTERVAL_PER_COST, LONG_MESSAGE, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
+    RECEIVE_PERIOD,
 };
 use super::polling::Polling;
 use std::time::Duration;
 use urxe_proto::time::Time;
-
-/// Contention for the processor of the progress thread: another thread keeps it for a time slice.
-#[derive(Default)]
-struct Contention {
-    /// The time until which contention is expected.
-    until: Time,
-    /// The length of the last period in which contention was expected.
-    period: Duration,
-}
-
-impl Contention {
-    fn is_expected(&self, now: Time) -> bool {
-        now < self.until
-    }
-
-    /// Records a `sched_yield` that returned at `now` after `took`.
-    fn yielded(&mut self, now: Time, took: Duration) {
-        if took < LONG_YIELD_THRESHOLD {
-            self.period = Duration::ZERO;
-            return;
-        }
-        self.period = (2 * self.period).clamp(CONTENTION, MAX_CONTENTION);
-        self.until = now + self.period;
-    }
-}
 
 /// The state of adaptive polling.
 #[derive(Default)]
@@ -47,9 +23,13 @@ pub(crate) struct AdaptivePolling {
     spent: Duration,
     /// The time at which `polls` and `spent` were read.
     polls_at: Time,
-    /// The number of awaited writes that the program's polls have received, see [`Polling::hits`].
+    /// The number of awaited writes that the program's polls have received, see
+    /// [`Polling::detector_hits`].
     hits: u64,
     returns: u64,
+    /// The number of requests for a notification, and of empty polls when it was first read.
+    arms: u64,
+    empty_polls: u64,
     /// The time until which the thread watches the sockets, however often the program polls.
     receives_until: Time,
     /// The time at which the thread last received packets while watching.
@@ -101,7 +81,27 @@ impl AdaptivePolling {
     /// Chooses how to sleep, from the calls of the program since the last choice.
     pub(crate) fn choose(&mut self, polling: &Polling, handoff: &Handoff, now: Time) -> Mode {
         let polls = self.polls_all_the_time(polling, now) && now >= self.receives_until;
-        handoff.choose(polls, polling.polls_memory(), &mut self.returns)
+        let polled_since = self.arms_before_polls(polling, handoff.arms());
+        let polls_memory = polling.polls_memory();
+        handoff.choose(polls, polls_memory, polled_since, &mut self.returns)
+    }
+
+    /// Returns `arms`, the number of requests for a notification, if the program went on polling
+    /// after the last one, and otherwise 0.
+    ///
+    /// A program that uses one queue by polling and another by events leaves the second one armed.
+    /// Its polls receive the packets for both.
+    fn arms_before_polls(&mut self, polling: &Polling, arms: u64) -> u64 {
+        let empty_polls = polling.empty_polls();
+        if std::mem::replace(&mut self.arms, arms) != arms {
+            self.empty_polls = empty_polls;
+        }
+        let polled = empty_polls.wrapping_sub(self.empty_polls);
+        if polled >= EMPTY_POLLS_AFTER_ARM {
+            arms
+        } else {
+            0
+        }
     }
 
     /// Returns whether the program polls all the time.
@@ -115,7 +115,7 @@ impl AdaptivePolling {
         if polled >= BUSY_POLLS || is_over {
             (self.polls, self.spent, self.polls_at) = (polls, spent, now);
         }
-        let hits = polling.hits();
+        let hits = polling.detector_hits();
         if std::mem::replace(&mut self.hits, hits) != hits {
             self.receives_until = now;
         }
@@ -133,12 +133,12 @@ impl AdaptivePolling {
         now: Time,
         times: impl FnOnce() -> CpuTimes,
     ) -> Interval {
-        if mode != Mode::YieldingToPolls {
+        if mode != Mode::PollersReceive {
             self.own_time = None;
             self.check_back_off = 0;
             return Interval {
                 limit: CHECK_INTERVAL,
-                busy_polls: mode == Mode::Watching && self.busy_polls(now),
+                busy_polls: mode == Mode::Receiving && self.busy_polls(now),
                 relied_on: None,
             };
         }
@@ -167,17 +167,21 @@ impl AdaptivePolling {
     }
 
     /// Records that packets are waiting although the program was relied on to receive them.
-    /// `spent` reads the processor time of the process.
+    /// `is_armed` is whether it may sleep until a notification; `spent` reads the processor time of
+    /// the process.
     pub(crate) fn found_packets(
         &mut self,
         polling: &Polling,
         interval: &Interval,
+        is_armed: bool,
         now: Time,
         spent: impl FnOnce() -> Duration,
     ) {
         if interval.program_computed(polling, now, spent) {
             self.receives_until = now + RECEIVE_PERIOD;
-            polling.found_memory_polls();
+            polling.record_memory_polling();
+        } else if is_armed && interval.program_is_silent(polling) {
+            self.receives_until = now + RECEIVE_PERIOD;
         } else {
             // The program may have begun to poll memory during the last interval: check again soon.
             self.check_back_off = 0;
@@ -204,14 +208,21 @@ impl AdaptivePolling {
         self.contention.yielded(now, took);
     }
 
+    /// Records at `now` that a packet woke the thread.
+    pub(crate) fn woke(&mut self, now: Time) {
+        if self.contention.is_expected(now) {
+            self.contention.woke(now);
+        }
+    }
+
     /// Returns whether packets follow each other closely, the last one arrived within the busy-poll
     /// time, and no other thread is expected to keep the processor.
     pub(crate) fn busy_polls(&self, now: Time) -> bool {
         let is_close = self.has_short_gap && now.since(self.received_at) < self.busy_poll_time();
-        is_close && !self.is_contended(now)
+        is_close && !self.contention.is_expected(now)
     }
 
-    /// Returns whether to sleep instead of yielding.
+    /// Returns whether to sleep instead of yielding to a thread of the program that is in a call.
     pub(crate) fn is_contended(&self, now: Time) -> bool {
         self.contention.is_expected(now) && !self.is_long
     }
@@ -226,7 +237,7 @@ impl AdaptivePolling {
 impl Interval {
     /// Returns whether the thread relied on the program, and no thread of it is in a post or poll.
     pub(crate) fn program_is_outside_calls(&self, polling: &Polling) -> bool {
-        self.relied_on.is_some() && !polling.is_called()
+        self.relied_on.is_some() && !polling.is_in_call()
     }
 
     /// Returns whether the thread relied on the program, and the program used a processor without a
@@ -241,9 +252,15 @@ impl Interval {
         let Some(start) = &self.relied_on else {
             return false;
         };
-        let is_silent = polling.calls() == start.calls && !polling.is_called();
         let elapsed = now.since(start.at);
-        is_silent && elapsed >= CHECK_INTERVAL && spent().saturating_sub(start.spent) >= elapsed / 2
+        let is_long = elapsed >= CHECK_INTERVAL && self.program_is_silent(polling);
+        is_long && spent().saturating_sub(start.spent) >= elapsed / 2
+    }
+
+    /// Returns whether the thread relied on the program, and the program neither posted nor polled.
+    fn program_is_silent(&self, polling: &Polling) -> bool {
+        (self.relied_on.as_ref())
+            .is_some_and(|start| polling.calls() == start.calls && !polling.is_in_call())
     }
 }
 
@@ -251,21 +268,29 @@ impl Interval {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_long_yield_doubles_the_contention_time() {
-        let mut contention = Contention::default();
-        let mut now = Time(1_000_000_000);
-        contention.yielded(now, LONG_YIELD_THRESHOLD - Duration::from_nanos(1));
-        assert!(!contention.is_expected(now));
-        for milliseconds in [100, 200, 400, 800, 1600, 1600] {
-            contention.yielded(now, LONG_YIELD_THRESHOLD);
-            let period = Duration::from_millis(milliseconds);
-            assert!(contention.is_expected(now + (period - Duration::from_nanos(1))));
-            now = now + period;
-            assert!(!contention.is_expected(now));
+    /// Makes `count` polls that find nothing.
+    fn poll(polling: &Polling, count: u64) {
+        for _ in 0..count {
+            drop(polling.call());
+            polling.polled();
+            polling.empty_poll(|_| false, |_| ());
         }
-        contention.yielded(now, Duration::ZERO);
-        contention.yielded(now, LONG_YIELD_THRESHOLD);
-        assert!(!contention.is_expected(now + CONTENTION));
+    }
+
+    #[test]
+    fn thread_relies_on_polls_that_continue_after_a_queue_was_armed() {
+        let (polling, handoff) = (Polling::default(), Handoff::new());
+        let mut policy = AdaptivePolling::default();
+        let mut choose = |polls| {
+            poll(&polling, polls);
+            policy.choose(&polling, &handoff, Time(1))
+        };
+        assert!(!handoff.arm());
+        assert_eq!(choose(BUSY_POLLS), Mode::Receiving);
+        assert_eq!(choose(BUSY_POLLS), Mode::Receiving, "it may sleep next");
+        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::PollersReceive);
+        assert!(handoff.rearm(), "the thread must watch again");
+        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::Receiving);
+        assert_eq!(choose(EMPTY_POLLS_AFTER_ARM), Mode::PollersReceive);
     }
 }

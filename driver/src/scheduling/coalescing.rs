@@ -92,9 +92,12 @@ impl Coalescing {
         true
     }
 
-    /// Records that a post has returned whose sends were transmitted at once.
-    pub(crate) fn posted(&mut self, now: Time) {
-        self.posted_at = now;
+    /// Records that a post has returned whose sends were transmitted at once. `now` reads the time,
+    /// if the next post may be deferred.
+    pub(crate) fn posted(&mut self, now: impl FnOnce() -> Time) {
+        if self.posts >= SENDS_AT_ONCE {
+            self.posted_at = now();
+        }
     }
 
     /// Returns whether nothing is deferred.
@@ -148,7 +151,7 @@ mod tests {
             let waits = self.coalescing.must_defer(self.now, self.polls, 1, bytes);
             if !waits {
                 self.coalescing.release();
-                self.coalescing.posted(self.now);
+                self.coalescing.posted(|| self.now);
             }
             waits
         }

@@ -85,11 +85,13 @@ impl<T, A: FlushTimer> Deferred<T, A> {
     }
 
     /// Returns whether any queue pair has deferred sends.
+    #[inline]
     pub(crate) fn has_sends(&self) -> bool {
         self.has_sends.load(Ordering::Acquire)
     }
 
     /// Returns whether any queue pair has a delayed ACK.
+    #[inline]
     pub(crate) fn has_acks(&self) -> bool {
         self.has_acks.load(Ordering::Acquire)
     }

@@ -8,10 +8,10 @@
 //! waits.
 
 use super::limits::{MAX_IN_FLIGHT, MIN_IN_FLIGHT};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use urxe_net::Counter;
 
 /// The in-flight limit of one process of this host, and the FIFO of waiting connections `T`.

@@ -18,11 +18,11 @@ use urxe_proto::time::Time;
 #[repr(u8)]
 pub(crate) enum Mode {
     /// Until a packet arrives.
-    Watching,
+    Receiving,
     /// For a bounded time, while the program polls.
-    YieldingToPolls,
+    PollersReceive,
     /// For a bounded time, while threads of the program enter and leave blocking calls.
-    YieldingToWaiters,
+    WaitersReceive,
     /// Until it is woken: threads of the program wait, and none has returned since the last choice.
     Parked,
 }
@@ -39,16 +39,19 @@ pub(crate) struct Handoff {
     returns: AtomicU64,
     /// The number of completion queues that are armed for a notification.
     armed: CachePadded<AtomicUsize>,
+    /// The number of requests for a notification so far.
+    arms: AtomicU64,
 }
 
 impl Handoff {
     pub(crate) fn new() -> Self {
         Handoff {
-            mode: AtomicU8::new(Mode::Watching as u8),
+            mode: AtomicU8::new(Mode::Receiving as u8),
             asleep_until: AtomicU64::new(0),
             waiters: CachePadded::new(AtomicUsize::new(0)),
             returns: AtomicU64::new(0),
             armed: CachePadded::new(AtomicUsize::new(0)),
+            arms: AtomicU64::new(0),
         }
     }
 
@@ -58,8 +61,21 @@ impl Handoff {
     #[must_use]
     pub(crate) fn arm(&self) -> bool {
         self.armed.fetch_add(1, Ordering::Relaxed);
+        self.rearm()
+    }
+
+    /// Records that the program requested the notification of an armed completion queue again, and
+    /// returns whether the progress thread must be woken, as for [`Handoff::arm`].
+    #[must_use]
+    pub(crate) fn rearm(&self) -> bool {
+        self.arms.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.is(Mode::YieldingToPolls)
+        self.is(Mode::PollersReceive)
+    }
+
+    /// Returns the number of requests for a notification so far.
+    pub(crate) fn arms(&self) -> u64 {
+        self.arms.load(Ordering::Relaxed)
     }
 
     /// Decrements the number of armed completion queues: the notification was delivered or
@@ -85,7 +101,7 @@ impl Handoff {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         self.returns.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.is(Mode::Parked) || (polls_memory && self.is(Mode::YieldingToWaiters))
+        self.is(Mode::Parked) || (polls_memory && self.is(Mode::WaitersReceive))
     }
 
     /// Returns whether the progress thread must be woken for work at `at`, which is already visible
@@ -99,26 +115,34 @@ impl Handoff {
     }
 
     /// Chooses the mode of the next sleep. `polls` is whether the program polls all the time,
-    /// `polls_memory` whether it polls memory between its calls. `returns` is state that the caller
-    /// keeps from one choice to the next.
-    pub(crate) fn choose(&self, polls: bool, polls_memory: bool, returns: &mut u64) -> Mode {
+    /// `polls_memory` whether it polls memory between its calls. `polled_since` is a value of
+    /// [`Handoff::arms`]: after these requests the program went on polling, and therefore does not
+    /// sleep until a notification. `returns` is state that the caller keeps from one choice to the
+    /// next.
+    pub(crate) fn choose(
+        &self,
+        polls: bool,
+        polls_memory: bool,
+        polled_since: u64,
+        returns: &mut u64,
+    ) -> Mode {
         let now = self.returns.load(Ordering::Relaxed);
         let returned = std::mem::replace(returns, now) != now;
         let mode = if self.has_waiters() && !returned {
             Mode::Parked
         } else if self.has_waiters() || (returned && !polls_memory) {
-            Mode::YieldingToWaiters
-        } else if polls && !self.is_armed() {
-            Mode::YieldingToPolls
+            Mode::WaitersReceive
+        } else if polls && !self.may_sleep(polled_since) {
+            Mode::PollersReceive
         } else {
-            Mode::Watching
+            Mode::Receiving
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // A thread that left or armed before the store has not woken the progress thread.
         let mode = match mode {
-            Mode::Parked if !self.has_waiters() => Mode::YieldingToWaiters,
-            Mode::YieldingToPolls if self.is_armed() => Mode::Watching,
+            Mode::Parked if !self.has_waiters() => Mode::WaitersReceive,
+            Mode::PollersReceive if self.may_sleep(polled_since) => Mode::Receiving,
             mode => return mode,
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
@@ -131,7 +155,7 @@ impl Handoff {
     /// other modes it has checked after it stored the mode.
     pub(crate) fn leaves_packets_to_polls(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.is(Mode::YieldingToPolls)
+        self.is(Mode::PollersReceive)
     }
 
     /// Stores that the thread sleeps until `deadline` at most, and returns the time until which it
@@ -147,6 +171,12 @@ impl Handoff {
     /// Stores that the thread is awake; it reads the deadlines before it sleeps again.
     pub(crate) fn wake_up(&self) {
         self.asleep_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether the program may sleep until the notification of a completion queue that it
+    /// armed after the first `polled_since` requests.
+    fn may_sleep(&self, polled_since: u64) -> bool {
+        self.is_armed() && self.arms() != polled_since
     }
 
     fn has_waiters(&self) -> bool {

@@ -8,7 +8,8 @@
 //! | when the progress thread receives for a program that stopped polling | [`CHECK_INTERVAL`] to [`BUSY_POLLS`] |
 //! | for how long it then receives | [`RECEIVE_PERIOD`] |
 //! | how long it busy-polls before it sleeps | [`BUSY_POLL`] to [`LONG_MESSAGE`] |
-//! | when it sleeps instead of yielding the processor | [`LONG_YIELD_THRESHOLD`] to [`MAX_CONTENTION`] |
+//! | when a thread sleeps instead of yielding the processor | [`LONG_YIELD_THRESHOLD`] to [`POLL_SLEEP`] |
+//! | when an empty poll yields to a peer on its processor | [`EMPTY_POLLS_ON_SHARED_PROCESSOR`], [`SHARED_PROCESSOR_YIELD`] |
 //! | which sends are coalesced | [`SENDS_AT_ONCE`] to [`MAX_BACK_OFF`] |
 //! | which acknowledgements are delayed | [`PROMPT_REPLY_TIME`], [`PROMPT_REPLY_COUNT`] |
 //! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`MIN_PROBE_INTERVAL`] |
@@ -54,6 +55,10 @@ pub(crate) const MAX_CHECK_BACK_OFF: u32 = 4;
 /// armed while it waits.
 pub(crate) const BUSY_POLLS: u64 = 8;
 
+/// Empty polls after a request for a notification from which on the program does not count as one
+/// that sleeps until the notification. A program that does makes one or two for each queue.
+pub(crate) const EMPTY_POLLS_AFTER_ARM: u64 = 256;
+
 /// Time for which the progress thread receives after it found packets that the program did not
 /// receive. An application that polls memory for its peer's write is such a program. It may still
 /// poll for completions of sends, which arrive at once. For each such period one packet had to wait
@@ -71,9 +76,10 @@ pub(crate) const BUSY_POLL_EMPTY_POLLS: u32 = 20;
 /// The upper bound of the busy-poll time.
 pub(crate) const MAX_BUSY_POLL: Duration = Duration::from_micros(500);
 
-/// Bytes received at once that make a packet count as part of a long message, with more to
-/// follow. The thread then busy-polls and yields even under contention: a program that polls memory
-/// receives the rest faster in its own calls than the two threads do by alternating.
+/// Bytes received at once that make a packet count as part of a long message, with more to follow.
+/// The thread then yields to a thread of the program that is in a call even under contention: a
+/// program that polls memory receives the rest faster in its own calls than the two threads do by
+/// alternating.
 pub(crate) const LONG_MESSAGE: u64 = 16 << 10;
 
 /// A `sched_yield` of at least this duration has given the processor to a thread that keeps it.
@@ -86,14 +92,27 @@ pub(crate) const LONG_YIELD_THRESHOLD: Duration = Duration::from_micros(500);
 /// would then not give the processor back.
 pub(crate) const CONTENTION_SLEEP: Duration = Duration::from_micros(20);
 
-/// Time after a long yield in which the progress thread sleeps between packets instead of
-/// busy-polling. A packet that wakes a sleeping thread lets it preempt; no packet does that for a
-/// thread that has yielded. The time doubles with each long yield, since each new trial costs one
-/// more of them.
+/// The longest time after a long yield in which a thread sleeps between packets instead of yielding,
+/// if few packets arrive. It doubles while contention persists.
 pub(crate) const CONTENTION: Duration = Duration::from_millis(100);
 
-/// The upper bound of that time.
-pub(crate) const MAX_CONTENTION: Duration = Duration::from_millis(1600);
+/// The upper bound of the factor by which that time and the number of wake-ups grow while
+/// contention persists: trials then cost a sixteenth of what the wake-ups cost.
+pub(crate) const MAX_CONTENTION_FACTOR: u32 = 16;
+
+/// What a packet costs more if it wakes a thread, compared with one that polls.
+pub(crate) const WAKE_UP_COST: Duration = Duration::from_micros(20);
+
+/// The longest sleep of a poll of the program under contention. A packet ends it. The yield that it
+/// replaces takes at least five times as long.
+pub(crate) const POLL_SLEEP: Duration = Duration::from_micros(100);
+
+/// Consecutive empty polls before the next yield, if the last yield let the peer run: it shares the
+/// processor, so further polls before a yield would be empty as well.
+pub(crate) const EMPTY_POLLS_ON_SHARED_PROCESSOR: u32 = 4;
+
+/// An empty poll with a yield that takes at least this long gave the processor to another thread.
+pub(crate) const SHARED_PROCESSOR_YIELD: Duration = Duration::from_micros(5);
 
 /// Posts after each poll whose sends are transmitted at once.
 pub(crate) const SENDS_AT_ONCE: u32 = 2;

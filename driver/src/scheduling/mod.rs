@@ -8,6 +8,7 @@
 //! - [`blocking`]: whether a blocking call receives before it sleeps.
 //! - [`polling`]: the record of the program's polls, and the detector of a program that polls
 //!   memory. [`adaptive`]: how the progress thread sleeps, by that record.
+//! - [`contention`]: whether a thread that waits for packets sleeps, or polls and yields.
 //! - [`coalescing`]: which sends are deferred; [`delayed_ack`]: which acknowledgements;
 //!   [`deferred`]: the lists of queue pairs with either, and the flush timer.
 //! - [`destinations`]: the limit of bytes in flight to one process of this host.
@@ -17,6 +18,7 @@
 pub(crate) mod adaptive;
 pub(crate) mod blocking;
 pub(crate) mod coalescing;
+pub(crate) mod contention;
 pub(crate) mod deferred;
 pub(crate) mod delayed_ack;
 pub(crate) mod destinations;

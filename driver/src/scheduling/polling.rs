@@ -1,6 +1,11 @@
 //! The record of the program's polls, for the progress thread and for the threads that poll.
 
-use super::limits::{EMPTY_POLLS_BEFORE_YIELD, MAX_MISSES, WRITE_POLLS, WRITE_TIMEOUT};
+use super::contention::Contention;
+use super::limits::{
+    EMPTY_POLLS_BEFORE_YIELD, EMPTY_POLLS_ON_SHARED_PROCESSOR, MAX_MISSES, SHARED_PROCESSOR_YIELD,
+    WRITE_POLLS, WRITE_TIMEOUT,
+};
+use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,12 +33,26 @@ pub(crate) struct Polling {
 #[derive(Debug, Default)]
 struct EmptyPolls {
     count: AtomicU64,
-    /// The number of the latest consecutive ones that received no packet either.
+    /// The number of the latest consecutive ones that received no packet either, plus
+    /// `idle_at_packet`.
     idle: AtomicU32,
+    /// The value of `idle` after a poll that received packets: so many fewer empty polls precede
+    /// the next yield.
+    idle_at_packet: AtomicU32,
     /// The time at which the present one began; 0 if no thread is in one.
     since: AtomicU64,
     /// The sum of their recorded durations, in nanoseconds.
     spent: AtomicU64,
+    contention: Mutex<Contention>,
+}
+
+/// How a poll that received nothing gives the processor to other threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pause {
+    /// By a `sched_yield`.
+    Yield,
+    /// By a sleep of at most [`super::limits::POLL_SLEEP`], which a packet ends.
+    Sleep,
 }
 
 /// The detector of an application that polls memory after it has received a completion.
@@ -63,6 +82,7 @@ impl Polling {
     }
 
     /// Returns the number of posts and polls so far.
+    #[inline]
     pub(crate) fn calls(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -77,15 +97,15 @@ impl Polling {
     }
 
     /// Returns whether a thread of the program is in a post or a poll, running or preempted.
-    pub(crate) fn is_called(&self) -> bool {
+    pub(crate) fn is_in_call(&self) -> bool {
         self.calls.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a write of a peer to the program's memory. The first one makes the program count as
     /// one that polls memory.
-    pub(crate) fn wrote(&self) {
+    pub(crate) fn record_write(&self) {
         if self.written.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.found_memory_polls();
+            self.record_memory_polling();
         }
     }
 
@@ -102,11 +122,12 @@ impl Polling {
 
     /// Makes the program count as one that polls memory: packets were waiting, and it neither
     /// received them nor called the library.
-    pub(crate) fn found_memory_polls(&self) {
+    pub(crate) fn record_memory_polling(&self) {
         self.detector.misses.store(MAX_MISSES, Ordering::Relaxed);
     }
 
     /// Returns whether the program counts as one that polls memory.
+    #[inline]
     pub(crate) fn polls_memory(&self) -> bool {
         self.detector.misses.load(Ordering::Relaxed) > 0
     }
@@ -120,7 +141,7 @@ impl Polling {
     }
 
     /// Returns how often an awaited write arrived before the completion was returned.
-    pub(crate) fn hits(&self) -> u64 {
+    pub(crate) fn detector_hits(&self) -> u64 {
         self.detector.hits.load(Ordering::Relaxed)
     }
 
@@ -155,6 +176,7 @@ impl Polling {
     }
 
     /// Records that the poll which began last returns a completion.
+    #[inline]
     pub(crate) fn returned(&self) {
         self.returned.store(self.calls(), Ordering::Relaxed);
     }
@@ -164,43 +186,48 @@ impl Polling {
     /// The program then drains its queue, and handles what it got when the queue is empty: it posts
     /// the next receives, for one. If such a poll received packets, the queue of a fast peer would
     /// never be empty.
+    #[inline]
     pub(crate) fn drains(&self) -> bool {
         self.calls()
             .wrapping_sub(self.returned.load(Ordering::Relaxed))
             == 1
     }
 
-    /// Runs `work`, which receives packets, as a poll that found no completion, and returns its
-    /// result: whether it received any. If it receives none and its second argument is true, it
-    /// yields the processor.
+    /// Runs `receive` as a poll that found no completion, and returns its result: whether it
+    /// received packets. `pause` runs if it received none and so did the polls before it.
     ///
     /// Records the duration, except for the first [`EMPTY_POLLS_BEFORE_YIELD`] consecutive polls that
     /// receive nothing: these are short, and reading the clock would be a tenth of their cost.
-    pub(crate) fn empty_poll(&self, work: impl FnOnce(Time, bool) -> bool) -> bool {
-        let EmptyPolls {
-            count,
-            idle,
-            since,
-            spent,
-        } = &*self.empty;
+    pub(crate) fn empty_poll(
+        &self,
+        receive: impl FnOnce(Time) -> bool,
+        pause: impl FnOnce(Pause),
+    ) -> bool {
+        let empty = &*self.empty;
         let begun = urxe_net::now();
-        add(count, 1);
-        since.store(begun.0, Ordering::Relaxed);
-        let idle_before = idle.load(Ordering::Relaxed);
-        let yields = idle_before >= EMPTY_POLLS_BEFORE_YIELD;
-        let worked = work(begun, yields);
+        add(&empty.count, 1);
+        empty.since.store(begun.0, Ordering::Relaxed);
+        let idle = empty.idle.load(Ordering::Relaxed);
+        let pauses = idle >= EMPTY_POLLS_BEFORE_YIELD;
+        let worked = receive(begun);
+        let now = match (worked, pauses) {
+            (true, _) => {
+                let idle = empty.idle_at_packet.load(Ordering::Relaxed);
+                empty.idle.store(idle, Ordering::Relaxed);
+                Some(urxe_net::now())
+            }
+            (false, true) => Some(empty.pause(begun, pause)),
+            (false, false) => {
+                empty.idle.store(idle + 1, Ordering::Relaxed);
+                None
+            }
+        };
         // With several polling threads, one may clear the time of another. The value only has to
         // show whether any of them polls.
-        since.store(0, Ordering::Relaxed);
-        if !worked && !yields {
-            idle.store(idle_before + 1, Ordering::Relaxed);
-            return false;
+        empty.since.store(0, Ordering::Relaxed);
+        if let Some(now) = now {
+            add(&empty.spent, now.since(begun).as_nanos() as u64);
         }
-        if worked {
-            idle.store(0, Ordering::Relaxed);
-        }
-        let nanos = urxe_net::now().since(begun).as_nanos() as u64;
-        add(spent, nanos);
         worked
     }
 
@@ -241,6 +268,42 @@ pub(crate) enum Awaited {
     Missed,
 }
 
+impl EmptyPolls {
+    /// Gives the processor to other threads, in a poll that began at `begun`, and returns the time
+    /// after that.
+    fn pause(&self, begun: Time, pause: impl FnOnce(Pause)) -> Time {
+        let idle_at_packet = self.idle_at_packet.load(Ordering::Relaxed);
+        let sleeps = idle_at_packet == EMPTY_POLLS_BEFORE_YIELD;
+        pause(if sleeps { Pause::Sleep } else { Pause::Yield });
+        let now = urxe_net::now();
+        let took = now.since(begun);
+        if idle_at_packet != 0 || took >= SHARED_PROCESSOR_YIELD {
+            self.paused(now, took, sleeps);
+        }
+        now
+    }
+
+    /// Records a pause of a poll that ended at `now` after `took`, and chooses the number of empty
+    /// polls before the next pause.
+    #[cold]
+    fn paused(&self, now: Time, took: Duration, slept: bool) {
+        let mut contention = lock(&self.contention);
+        if slept {
+            contention.woke(now);
+        } else {
+            contention.yielded(now, took);
+        }
+        let idle = if contention.is_expected(now) {
+            EMPTY_POLLS_BEFORE_YIELD
+        } else if !slept && took >= SHARED_PROCESSOR_YIELD {
+            EMPTY_POLLS_BEFORE_YIELD - EMPTY_POLLS_ON_SHARED_PROCESSOR
+        } else {
+            0
+        };
+        self.idle_at_packet.store(idle, Ordering::Relaxed);
+    }
+}
+
 impl AwaitedWrite<'_> {
     /// Returns what the caller does next.
     pub(crate) fn next(&mut self) -> Awaited {
@@ -261,20 +324,24 @@ impl AwaitedWrite<'_> {
         Awaited::Missed
     }
 
-    /// Records a poll, and whether it received packets: more of the same message may follow.
+    /// Records a poll, and whether it received packets: more of the same message may follow. A poll
+    /// that received none may have slept.
     #[inline]
     pub(crate) fn polled(&mut self, worked: bool) {
-        if worked {
-            self.empty_polls = match urxe_net::now().since(self.begun) >= WRITE_TIMEOUT {
-                true => WRITE_POLLS,
-                false => 0,
-            };
+        let idle = &self.polling.empty.idle;
+        if worked || idle.load(Ordering::Relaxed) >= EMPTY_POLLS_BEFORE_YIELD {
+            if urxe_net::now().since(self.begun) >= WRITE_TIMEOUT {
+                self.empty_polls = WRITE_POLLS;
+            } else if worked {
+                self.empty_polls = 0;
+            }
         }
     }
 }
 
 /// Adds without an atomic read-modify-write. Of two concurrent additions one may be lost. The sums
 /// only decide whether the program polls all the time, and an empty poll should cost little.
+#[inline]
 fn add(sum: &AtomicU64, more: u64) {
     sum.store(
         sum.load(Ordering::Relaxed).wrapping_add(more),
@@ -293,6 +360,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Drop for Call<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
         if self.yields {
@@ -309,9 +377,35 @@ mod tests {
     fn a_detected_write_is_reported_once() {
         let polling = Polling::default();
         assert!(!polling.take_written());
-        polling.wrote();
+        polling.record_write();
         assert!(polling.take_written());
         assert!(!polling.take_written());
+    }
+
+    /// Makes a poll that receives nothing, and returns how it gave the processor to other threads.
+    fn idle_poll(polling: &Polling, took: Duration) -> Option<Pause> {
+        let mut paused = None;
+        polling.empty_poll(
+            |_| false,
+            |pause| {
+                paused = Some(pause);
+                std::thread::sleep(took);
+            },
+        );
+        paused
+    }
+
+    #[test]
+    fn empty_polls_sleep_after_a_yield_that_took_long() {
+        let polling = Polling::default();
+        let no_time = Duration::ZERO;
+        for _ in 0..EMPTY_POLLS_BEFORE_YIELD {
+            assert_eq!(idle_poll(&polling, no_time), None);
+        }
+        let slice = Duration::from_millis(4);
+        assert_eq!(idle_poll(&polling, slice), Some(Pause::Yield));
+        assert!(polling.empty_poll(|_| true, |_| unreachable!("there were packets")));
+        assert_eq!(idle_poll(&polling, no_time), Some(Pause::Sleep));
     }
 
     #[test]
@@ -334,10 +428,10 @@ mod tests {
     #[test]
     fn a_post_takes_the_writes_before_it() {
         let polling = Polling::default();
-        polling.wrote();
+        polling.record_write();
         drop(polling.call_to_post(|| true));
         assert!(!polling.take_written());
-        polling.wrote();
+        polling.record_write();
         assert!(polling.take_written());
     }
 
@@ -348,7 +442,7 @@ mod tests {
             !polling.call_to_post(|| false).yields,
             "no writes to poll for"
         );
-        polling.wrote();
+        polling.record_write();
         assert!(!polling.call_to_post(|| true).yields, "its polls receive");
         assert!(polling.call_to_post(|| false).yields);
         polling
@@ -366,10 +460,10 @@ mod tests {
         let polling = Polling::default();
         let misses = || polling.detector.misses.load(Ordering::Relaxed);
         assert_eq!(misses(), 0);
-        polling.wrote();
+        polling.record_write();
         assert_eq!(misses(), MAX_MISSES);
         polling.detector.misses.store(0, Ordering::Relaxed);
-        polling.wrote();
+        polling.record_write();
         assert_eq!(misses(), 0, "the detector has run out of misses");
     }
 }

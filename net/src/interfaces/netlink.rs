@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The timeout for answers. The kernel answers at once, but a sandbox may drop requests silently.
-const ANSWER_SECONDS: libc::time_t = 2;
+const ANSWER_SECONDS: u32 = 2;
 
 /// Addresses reserved for documentation, which only a default route matches (RFC 5737, RFC 3849).
 const DOCUMENTATION_ADDRESSES: [IpAddr; 2] = [
@@ -29,7 +29,7 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     let timeout = libc::timeval {
-        tv_sec: ANSWER_SECONDS,
+        tv_sec: ANSWER_SECONDS.into(),
         tv_usec: 0,
     };
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, timeout)?;

@@ -11,15 +11,15 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
 
 /// The index of each slot's socket in the reuseport group.
-pub(crate) type Order = BTreeMap<u8, u16>;
+pub(crate) type SocketIndices = BTreeMap<u8, u16>;
 
 /// Returns the program. Its input is a UDP payload, whose first 12 bytes are the BTH; its result is
 /// the index of the socket. A datagram too short for a load goes to the first socket.
 ///
-/// `others` is the index for slots that `order` lacks. The process that attaches the program passes
-/// that of its own socket: it reads that socket and forwards the datagrams of other processes. The
-/// kernel's hash might choose the socket of a stopped process.
-pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter> {
+/// `others` is the index for slots that `indices` lacks. The process that attaches the program
+/// passes that of its own socket: it reads that socket and forwards the datagrams of other
+/// processes. The kernel's hash might choose the socket of a stopped process.
+pub(crate) fn code(indices: &SocketIndices, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -47,7 +47,10 @@ pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter>
     let op = |code, k| jump(code, k, 0, 0);
     // Continues with the next instruction if equal, else jumps over `skip` instructions.
     let unless = |k, skip| jump(JUMP_EQUAL, k, 0, skip);
-    let lowest = order.values().next().map_or(ANY, |index| u32::from(*index));
+    let lowest = indices
+        .values()
+        .next()
+        .map_or(ANY, |index| u32::from(*index));
     let mut code = vec![
         op(LOAD_WORD, QPN_WORD),
         op(AND, 0xff_ffff),
@@ -70,7 +73,7 @@ pub(crate) fn code(order: &Order, others: Option<u16>) -> Vec<libc::sock_filter>
         op(LOAD_HALF, QPN_LOW),
         op(RETURN_A, 0),
     ];
-    for (slot, index) in order {
+    for (slot, index) in indices {
         code.push(unless(u32::from(*slot), 1));
         code.push(op(RETURN, u32::from(*index)));
     }
@@ -93,9 +96,14 @@ const _: () = {
     assert!(offset_of!(Program, filter) == offset_of!(libc::sock_fprog, filter));
 };
 
-/// Attaches the program for `order` to the reuseport group of `socket`; see [`code`] for `others`.
-pub(crate) fn attach(socket: BorrowedFd<'_>, order: &Order, others: Option<u16>) -> io::Result<()> {
-    let code = code(order, others);
+/// Attaches the program for `indices` to the reuseport group of `socket`. See [`code`] for
+/// `others`.
+pub(crate) fn attach(
+    socket: BorrowedFd<'_>,
+    indices: &SocketIndices,
+    others: Option<u16>,
+) -> io::Result<()> {
+    let code = code(indices, others);
     let program = Program {
         // At most 18 instructions, and 2 for each of 255 slots.
         len: code.len() as libc::c_ushort,
@@ -123,9 +131,9 @@ mod tests {
     #[test]
     fn kernel_accepts_a_program_for_all_slots_and_for_none() {
         let receiver = open_receiver(own_address(), true).unwrap();
-        let full: Order = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
-        for order in [full, Order::new()] {
-            attach(receiver.as_fd(), &order, None).unwrap();
+        let full: SocketIndices = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
+        for indices in [full, SocketIndices::new()] {
+            attach(receiver.as_fd(), &indices, None).unwrap();
         }
     }
 
@@ -133,8 +141,8 @@ mod tests {
     fn mads_are_steered_by_communication_id_and_requests_to_the_lowest_slot() {
         let address = own_address();
         let sockets = [(); 3].map(|()| open_receiver(address, true).unwrap());
-        let order = Order::from([(9, 0), (3, 2), (7, 1)]);
-        attach(sockets[0].as_fd(), &order, Some(1)).unwrap();
+        let indices = SocketIndices::from([(9, 0), (3, 2), (7, 1)]);
+        attach(sockets[0].as_fd(), &indices, Some(1)).unwrap();
         let sender = open_probe_socket(address).unwrap();
         let to = address.with_port(ROCE_PORT).into();
         let reaches = |bytes: &[u8]| {

@@ -97,7 +97,7 @@ pub enum Event {
         /// Private data from the peer's program.
         private_data: Box<PrivateData<{ disconnect::DREP_PRIVATE_DATA }>>,
     },
-    /// The peer was declared lost by [`super::Manager::lose`]. The connection ends as after
+    /// The peer was declared lost by [`super::Manager::peer_lost`]. The connection ends as after
     /// [`super::Manager::disconnect`].
     PeerLost {
         /// The connection.

@@ -48,6 +48,8 @@ counters! {
     out_of_sequence,
     /// Requests received after a gap, queued, and executed once the gap was filled.
     out_of_order_executed,
+    /// Requests received after a gap and dropped because the out-of-order queue had no room.
+    out_of_order_dropped,
     /// RNR NAKs sent.
     rnr_naks_sent,
     /// RNR NAKs received.

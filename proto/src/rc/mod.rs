@@ -7,6 +7,7 @@
 //! - `responder`: executes requests and queues the answers in `replies`.
 //! - `out_of_order`: keeps requests that arrived behind a gap until the gap closes.
 //! - `replies`: sends acknowledgements and responses in PSN order.
+//! - `response_pacing`: spreads the responses to long READ requests over time.
 //! - `loss_recovery`: timers, retries and round trips; [`congestion`]: the congestion window.
 //!
 //! [`RcQp`] combines them with the states of the queue pair. The caller passes in packets with a
@@ -19,6 +20,7 @@ mod out_of_order;
 mod replies;
 mod requester;
 mod responder;
+mod response_pacing;
 #[cfg(test)]
 mod tests;
 
@@ -339,7 +341,7 @@ impl RcQp {
         }
         if outcome == Outcome::Continue && !requester.is_idle() {
             full = full || (!requests_first && requester.transmit(&mut cx, host, out));
-            outcome = requester.settle(&mut cx, host);
+            outcome = requester.fail_unsendable(&mut cx, host);
         }
         self.requests_first = responses_fill;
         self.conclude(outcome, now, host);
@@ -380,6 +382,7 @@ impl RcQp {
         out: &mut T,
     ) -> bool {
         let mut cx = self.base.context(now);
+        self.responder.stop_pacing();
         let (full, outcome) = self.responder.transmit(&mut cx, host, out);
         self.conclude(outcome, now, host);
         full

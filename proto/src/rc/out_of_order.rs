@@ -11,12 +11,13 @@
 
 use super::congestion::MAX_WINDOW;
 use super::loss_recovery::LossRecovery;
+use crate::ids::Gid;
 use crate::psn::Psn;
+use crate::service::Context;
 use crate::time::Time;
 use crate::wire::{Header, Packet};
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The largest distance from the expected PSN at which a request is queued.
@@ -63,36 +64,70 @@ fn timeout(recovery: &LossRecovery) -> Duration {
 }
 
 /// A memory budget shared by the out-of-order queues of several queue pairs.
+///
+/// A peer uses at most as much as is then left for the others: one peer alone half of the budget,
+/// and each of `n` peers the part `1/(n + 1)`. These are the dynamic thresholds of the shared
+/// buffers of switches: no peer can keep another from its share, and no part is reserved for peers
+/// that lose nothing.
 #[derive(Debug)]
 pub struct OutOfOrderBudget {
     limit: usize,
-    used: AtomicUsize,
+    usage: Mutex<Usage>,
+}
+
+/// The bytes in use: of all peers, and of each that uses any.
+#[derive(Debug)]
+struct Usage {
+    total: usize,
+    peers: BTreeMap<Gid, usize>,
 }
 
 impl OutOfOrderBudget {
     /// Returns a budget of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
+        let usage = Usage {
+            total: 0,
+            peers: BTreeMap::new(),
+        };
         OutOfOrderBudget {
             limit,
-            used: AtomicUsize::new(0),
+            usage: Mutex::new(usage),
         }
     }
 
     /// The bytes in use.
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.usage().total
     }
 
-    /// Reserves `bytes`. Returns false if fewer are left.
-    fn take(&self, bytes: usize) -> bool {
-        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .is_ok()
+    /// A panic of another thread cannot leave the counts wrong: nothing between their changes
+    /// panics.
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    /// Reserves `bytes` for a peer. Returns false if its share has no room for them.
+    fn take(&self, peer: Gid, bytes: usize) -> bool {
+        let mut usage = self.usage();
+        let total = usage.total.saturating_add(bytes);
+        let of_peer = usage.peers.get(&peer).copied().unwrap_or(0) + bytes;
+        let fits = total <= self.limit && of_peer <= self.limit - total;
+        if fits {
+            usage.total = total;
+            usage.peers.insert(peer, of_peer);
+        }
+        fits
+    }
+
+    fn give_back(&self, peer: Gid, bytes: usize) {
+        let mut usage = self.usage();
+        usage.total -= bytes;
+        if let Some(of_peer) = usage.peers.get_mut(&peer) {
+            *of_peer -= bytes;
+            if *of_peer == 0 {
+                usage.peers.remove(&peer);
+            }
+        }
     }
 }
 
@@ -132,6 +167,8 @@ pub(super) struct OutOfOrder {
     /// The maximum memory, in bytes.
     limit: usize,
     budget: Option<Arc<OutOfOrderBudget>>,
+    /// The peer for which the memory is reserved, while there is any.
+    peer: Gid,
     /// A lower bound of the time at which the first request is dropped.
     expires_at: Time,
     /// The UDP source port of the last request that arrived in order.
@@ -148,6 +185,7 @@ impl OutOfOrder {
             bytes: 0,
             limit: limit as usize,
             budget: None,
+            peer: Gid::default(),
             expires_at: Time::NEVER,
             source_port: None,
             dropped: None,
@@ -170,10 +208,10 @@ impl OutOfOrder {
     /// A second request with the same PSN is dropped.
     pub(super) fn insert(
         &mut self,
+        cx: &mut Context<'_>,
         packet: &Packet<'_>,
         source_port: u16,
         expected: Psn,
-        now: Time,
         recovery: &LossRecovery,
     ) {
         if self.limit == 0 {
@@ -192,7 +230,15 @@ impl OutOfOrder {
         }
         let is_foreign = self.source_port.is_some_and(|port| port != source_port);
         let bytes = size_of::<QueuedRequest>() + packet.payload.len();
-        if ahead > MAX_DISTANCE || is_foreign || !self.reserve(bytes) {
+        if self.queue.is_empty() {
+            self.peer = cx.attr.av.dgid;
+        }
+        if is_foreign {
+            self.note_dropped(psn);
+            return;
+        }
+        if ahead > MAX_DISTANCE || !self.reserve(bytes) {
+            cx.counters.out_of_order_dropped += 1;
             self.note_dropped(psn);
             return;
         }
@@ -200,7 +246,7 @@ impl OutOfOrder {
             header: packet.header,
             payload: packet.payload.into(),
             source_port,
-            until: now + timeout(recovery),
+            until: cx.now + timeout(recovery),
         };
         if self.queue.is_empty() {
             self.expires_at = Time::NEVER;
@@ -298,7 +344,8 @@ impl OutOfOrder {
 
     fn reserve(&mut self, bytes: usize) -> bool {
         let fits = self.bytes + bytes <= self.limit;
-        let reserved = fits && self.budget.as_ref().is_none_or(|budget| budget.take(bytes));
+        let budget = self.budget.as_ref();
+        let reserved = fits && budget.is_none_or(|budget| budget.take(self.peer, bytes));
         if reserved {
             self.bytes += bytes;
         }
@@ -308,7 +355,7 @@ impl OutOfOrder {
     fn release(&mut self, bytes: usize) {
         self.bytes -= bytes;
         if let Some(budget) = &self.budget {
-            budget.give_back(bytes);
+            budget.give_back(self.peer, bytes);
         }
     }
 }

@@ -3,9 +3,11 @@
 //! Adjacent acknowledgements are coalesced. READ responses are built from memory when the sink has
 //! room, so a long READ takes one entry in the queue.
 
+use super::response_pacing::ResponsePacing;
 use crate::host::{Memory, Receives, RemoteKey, Transmit};
 use crate::psn::Psn;
 use crate::service::Context;
+use crate::time::Time;
 use crate::wire::{
     Aeth, Credits, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, packet_len,
 };
@@ -69,6 +71,8 @@ pub(super) enum Sent {
     All,
     /// The sink is full.
     Full,
+    /// The pacing permits the next response at this time.
+    Paced(Time),
     /// The memory of a READ is no longer accessible. Its NAK takes the place of the responses.
     AccessLost,
 }
@@ -244,6 +248,7 @@ impl Replies {
     pub(super) fn transmit<H: Memory + Receives, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
+        pacing: &mut ResponsePacing,
         host: &H,
         out: &mut T,
     ) -> Sent {
@@ -258,12 +263,24 @@ impl Replies {
                         syndrome: Syndrome::Ack(credits),
                         msn: reply.msn,
                     };
-                    match send_read(cx, aeth, &mut reply.psn, read, host, out) {
+                    let next = &mut reply.psn;
+                    let end = match read.is_duplicate {
+                        true => read.end,
+                        false => read.first + pacing.permitted(cx.now).min(read.packets()),
+                    };
+                    match send_read(cx, aeth, next, end, read, host, out) {
+                        Sent::All if *next != read.end => {
+                            let sent = next.diff(read.first) as u32;
+                            return Sent::Paced(pacing.resumes_at(sent));
+                        }
                         Sent::All => {
+                            if !read.is_duplicate {
+                                pacing.ended(cx.now);
+                            }
                             self.queue.pop_front();
                             continue;
                         }
-                        Sent::Full => return Sent::Full,
+                        sent @ (Sent::Full | Sent::Paced(_)) => return sent,
                         Sent::AccessLost => {
                             let code = NakCode::RemoteAccess;
                             cx.counters.count_fatal_nak(code);
@@ -306,7 +323,14 @@ impl Answer {
     }
 }
 
-/// Sends the responses to a READ, beginning with PSN `next`.
+impl ReadReply {
+    /// The number of responses.
+    pub(super) fn packets(&self) -> u32 {
+        self.end.diff(self.first) as u32
+    }
+}
+
+/// Sends the responses to a READ, beginning with PSN `next`, up to `end`.
 ///
 /// Not inlined: its registers and spills would be a part of the cost of an ACK.
 #[inline(never)]
@@ -314,11 +338,12 @@ fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
     aeth: Aeth,
     next: &mut Psn,
+    end: Psn,
     read: &mut ReadReply,
     memory: &M,
     out: &mut T,
 ) -> Sent {
-    while *next != read.end {
+    while next.before(end) {
         let len = read.left.min(cx.attr.path_mtu.bytes() as u32);
         let position = Position::new(*next == read.first, next.next() == read.end);
         let mut header = cx

@@ -6,7 +6,7 @@
 //! request are assigned when it is posted, so the requester keeps no record of each packet sent.
 //!
 //! The parts that have a state of their own are in `send_cursor`, `fast_retransmit`, `scoreboard`,
-//! `read_requests`, `receive_credits` and `send_quantum`, and in `loss_recovery` and `congestion`
+//! `read_requests`, `single_read`, `receive_credits` and `send_quantum`, and in `loss_recovery` and `congestion`
 //! beside this module. The other modules implement steps of the requester: `completer` handles what
 //! the peer sends, `requests` sends requests that require a response, `retransmission` and
 //! `missing_responses` repair losses.
@@ -21,6 +21,7 @@ mod retransmission;
 mod scoreboard;
 mod send_cursor;
 mod send_quantum;
+mod single_read;
 
 use super::congestion::{Algorithm, Window, WindowLimits};
 use super::loss_recovery::{Expired, LossRecovery};
@@ -41,6 +42,7 @@ use receive_credits::ReceiveCredits;
 use scoreboard::Scoreboard;
 use send_cursor::SendCursor;
 use send_quantum::SendQuantum;
+use single_read::SingleRead;
 
 /// The result of a step of the requester or the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +98,7 @@ pub(super) struct Requester {
     una: Psn,
     /// The sent requests that require a response.
     requests: ReadRequests,
+    single_read: SingleRead,
     scoreboard: Scoreboard,
     credits: ReceiveCredits,
     recovery: LossRecovery,
@@ -127,6 +130,7 @@ impl Requester {
             sent_end: Psn::default(),
             una: Psn::default(),
             requests: ReadRequests::default(),
+            single_read: SingleRead::default(),
             scoreboard: Scoreboard::default(),
             credits: ReceiveCredits::default(),
             recovery: LossRecovery::new(0, 0, 0),
@@ -166,8 +170,8 @@ impl Requester {
         self.queue.room()
     }
 
-    /// Whether [`Requester::transmit`] and [`Requester::settle`] have nothing to do: the queue is
-    /// empty, and no state of a work request is left.
+    /// Whether [`Requester::transmit`] and [`Requester::fail_unsendable`] have nothing to do: the
+    /// queue is empty, and no state of a work request is left.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && self.fast_retransmit.current().is_none()
@@ -398,12 +402,7 @@ impl Requester {
             cx.counters.retransmitted += 1;
         } else if is_answered {
             let spacing = self.window.packets() / SAMPLES_PER_WINDOW;
-            // The responses to the only request show the queue that they make themselves.
-            let timed = match cx.attr.max_rd_atomic {
-                1 => next.psn.prev(),
-                _ => cursor.psn,
-            };
-            self.recovery.measure(timed, spacing.max(1), now);
+            self.recovery.measure(cursor.psn, spacing.max(1), now);
         }
         self.begun = self.begun.max(cursor.index + 1);
         let new = next.psn.diff(self.sent_end);
@@ -464,6 +463,7 @@ impl Requester {
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;
                 self.window.timed_out(cx.now, self.sent_end);
+                self.single_read.lost();
                 self.go_back();
             }
             // Only parts were requested again; the peer may accept a request for the whole rest.
@@ -473,7 +473,7 @@ impl Requester {
             }
             Expired::RetriesExceeded => return Outcome::RetriesExceeded,
         }
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     /// Ends the connection: the peer does not answer, and there is no alternate path.
@@ -491,6 +491,7 @@ impl Requester {
         self.recovery.path_changed();
         self.window = self.new_window(attr);
         self.window.ignore_losses_before(self.sent_end);
+        self.single_read.reset();
     }
 
     /// Starts over on another path after the first has failed.
@@ -503,7 +504,11 @@ impl Requester {
     }
 
     /// Fails the oldest work request if it is the one that cannot be sent.
-    pub(super) fn settle<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+    pub(super) fn fail_unsendable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut H,
+    ) -> Outcome {
         match self.unsendable {
             Some((index, status)) if index == self.queue.head() => self.fail(cx, status, host),
             _ => Outcome::Continue,
@@ -574,6 +579,7 @@ impl SendSide for Requester {
         self.sent_end = psn;
         self.una = psn;
         self.requests.clear();
+        self.single_read.reset();
         self.scoreboard.reset();
         self.credits = ReceiveCredits::default();
         self.recovery = LossRecovery::new(attr.timeout, attr.retry_cnt, attr.rnr_retry);

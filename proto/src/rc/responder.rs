@@ -11,6 +11,7 @@ use super::loss_recovery::LossRecovery;
 use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
 use super::replies::{ReadReply, Replies, Sent};
 use super::requester::Outcome;
+use super::response_pacing::ResponsePacing;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
 use crate::placement::{Placement, remote_key};
 use crate::psn::Psn;
@@ -89,6 +90,9 @@ pub(super) struct Responder {
     /// The PSN after the last READ or atomic.
     response_end: Option<Psn>,
     replies: Replies,
+    pacing: ResponsePacing,
+    /// The time at which pacing permits the next response.
+    paced_until: Time,
 }
 
 impl Responder {
@@ -104,6 +108,8 @@ impl Responder {
             executed: VecDeque::new(),
             response_end: None,
             replies: Replies::default(),
+            pacing: ResponsePacing::default(),
+            paced_until: Time::NEVER,
         }
     }
 
@@ -114,12 +120,16 @@ impl Responder {
 
     /// The time at which [`Responder::expire`] is to be called.
     pub(super) fn deadline(&self) -> Time {
-        self.out_of_order.deadline()
+        self.out_of_order.deadline().min(self.paced_until)
     }
 
-    /// Drops requests whose predecessors did not arrive in time.
+    /// Drops requests whose predecessors did not arrive in time. Responses that pacing permits now
+    /// are sent by the next transmission.
     pub(super) fn expire(&mut self, now: Time) {
         self.out_of_order.expire(now);
+        if self.paced_until <= now {
+            self.paced_until = Time::NEVER;
+        }
     }
 
     /// The next expected PSN.
@@ -174,9 +184,9 @@ impl Responder {
         if self.nak_state == NakState::ReceiverNotReady {
             return;
         }
-        let (expected, now) = (self.expected, cx.now);
+        let expected = self.expected;
         self.out_of_order
-            .insert(packet, source_port, expected, now, recovery);
+            .insert(cx, packet, source_port, expected, recovery);
         if self.nak_state == NakState::None {
             self.report_gap();
         }
@@ -248,9 +258,14 @@ impl Responder {
         out: &mut T,
     ) -> (bool, Outcome) {
         let mut outcome = Outcome::Continue;
+        self.paced_until = Time::NEVER;
         loop {
-            match self.replies.transmit(cx, host, out) {
+            match self.replies.transmit(cx, &mut self.pacing, host, out) {
                 Sent::All => return (false, outcome),
+                Sent::Paced(until) => {
+                    self.paced_until = until;
+                    return (false, outcome);
+                }
                 Sent::Full => {
                     cx.counters.responses_deferred += 1;
                     return (true, outcome);
@@ -261,6 +276,11 @@ impl Responder {
                 }
             }
         }
+    }
+
+    /// Lets all responses be sent at once.
+    pub(super) fn stop_pacing(&mut self) {
+        self.pacing.stop();
     }
 
     /// Whether there are answers to send.
@@ -405,5 +425,7 @@ impl ReceiveSide for Responder {
         self.placement.abort(cx.qpn, WcStatus::WrFlushErr, host);
         self.out_of_order.clear();
         self.replies.stop();
+        self.pacing.stop();
+        self.paced_until = Time::NEVER;
     }
 }

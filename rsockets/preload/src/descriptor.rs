@@ -1,9 +1,9 @@
 //! Descriptors: duplicating, closing and querying them.
 
-use std::ffi::{c_int, c_long, c_ulong};
+use std::ffi::{c_int, c_long};
 use std::sync::Arc;
 
-use libc::{stat, stat64};
+use libc::{Ioctl, stat, stat64};
 
 use crate::call::{next, real};
 use crate::next::preserve_errno;
@@ -159,7 +159,7 @@ fcntls! { fcntl fcntl64 }
 /// # Safety
 /// The contract of the C function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int {
+pub unsafe extern "C" fn ioctl(number: c_int, request: Ioctl, argument: *mut c_int) -> c_int {
     let target = table::find(number);
     match &target {
         Some(target) if target.is_rsocket() && request == libc::FIONBIO => {
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn ioctl(number: c_int, request: c_ulong, argument: *mut c
             let number = kernel.map_or(number, |target| target.target());
             // SAFETY: the C library's function has this type, and the arguments are the caller's
             // under the same contract.
-            unsafe { next!(ioctl(number: c_int, request: c_ulong, argument: *mut c_int) -> c_int) }
+            unsafe { next!(ioctl(number: c_int, request: Ioctl, argument: *mut c_int) -> c_int) }
         }
     }
 }

@@ -105,8 +105,8 @@ impl Engine {
     fn run_progress_thread(&self) {
         let mut returns = 0;
         for polls in [true, false] {
-            let mode = self.handoff.choose(polls, false, &mut returns);
-            assert_eq!(mode == Mode::YieldingToPolls, polls);
+            let mode = self.handoff.choose(polls, false, 0, &mut returns);
+            assert_eq!(mode == Mode::PollersReceive, polls);
             self.poll();
         }
     }

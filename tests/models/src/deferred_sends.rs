@@ -60,7 +60,7 @@ impl Engine {
         });
         if !waits {
             self.transmit(&mut sends);
-            sends.coalescing.posted(NOW);
+            sends.coalescing.posted(|| NOW);
         }
         waits
     }

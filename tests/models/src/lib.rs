@@ -34,8 +34,6 @@ mod sync {
 #[allow(dead_code, reason = "the back-off does not affect the concurrency")]
 #[path = "../../../driver/src/scheduling/coalescing.rs"]
 mod coalescing;
-#[path = "../../../driver/src/counted.rs"]
-mod counted;
 #[path = "../../../driver/src/queues/gsi/deferred.rs"]
 mod deferred_queue;
 #[path = "../../../driver/src/scheduling/delayed_ack.rs"]
@@ -54,6 +52,8 @@ mod limits;
 #[allow(dead_code, reason = "the models do not use moderation")]
 #[path = "../../../driver/src/scheduling/moderation.rs"]
 mod moderation;
+#[path = "../../../driver/src/semaphore_queue.rs"]
+mod semaphore_queue;
 
 #[path = "../../../driver/src/queues/qp/receive_ring.rs"]
 mod receive_ring;

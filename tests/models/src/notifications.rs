@@ -1,9 +1,9 @@
 //! Arming completion queues: a program that arms, polls and then sleeps misses no completion.
 
-use crate::counted::Counted;
 use crate::entries::{Added, Entries, Request};
 use crate::handoff::{Handoff, Mode};
-use crate::system::{EventFd, Semaphore, check, join, thread};
+use crate::semaphore_queue::SemaphoreQueue;
+use crate::system::{EventFd, ModelSemaphore, check, join, thread};
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
@@ -12,7 +12,7 @@ struct Engine {
     handoff: Handoff,
     wakeup: EventFd,
     queue: Entries<u32>,
-    channel: Counted<(), Semaphore>,
+    channel: SemaphoreQueue<(), ModelSemaphore>,
 }
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
             handoff: Handoff::new(),
             wakeup: EventFd::new(),
             queue: Entries::new(4).expect("memory"),
-            channel: Counted::with(Semaphore::new()),
+            channel: SemaphoreQueue::with(ModelSemaphore::new()),
         })
     }
 
@@ -33,7 +33,11 @@ impl Engine {
                     self.wakeup.write();
                 }
             }
-            Request::Renewed => {}
+            Request::Renewed => {
+                if self.handoff.rearm() {
+                    self.wakeup.write();
+                }
+            }
             Request::Notify { was_armed } => {
                 if was_armed {
                     self.handoff.disarm();
@@ -54,7 +58,7 @@ impl Engine {
     /// Models the progress thread, which must process packets while a queue is armed.
     fn watch(&self) {
         let mut returns = 0;
-        while self.handoff.choose(true, false, &mut returns) != Mode::Watching {
+        while self.handoff.choose(true, false, 0, &mut returns) != Mode::Receiving {
             self.wakeup.wait();
         }
     }
@@ -68,7 +72,7 @@ pub fn poll_after_arming_misses_no_completion() {
         let program = thread(&engine, |engine| {
             engine.arm();
             if engine.queue.take().is_none() {
-                engine.channel.count().wait();
+                engine.channel.semaphore().wait();
                 engine.channel.take(Some).expect("an event");
                 engine.queue.take().expect("a completion");
             }
@@ -83,7 +87,7 @@ pub fn poll_after_arming_misses_no_completion() {
             engine.arm();
             // The count of armed queues must be right at the end, whichever comes first.
             engine.arm();
-            engine.channel.count().wait();
+            engine.channel.semaphore().wait();
             engine.channel.take(Some).expect("an event");
             engine.queue.take().expect("a completion");
         });
@@ -100,7 +104,7 @@ pub fn arming_without_a_poll_misses_no_completion() {
         let engine = Engine::new();
         let program = thread(&engine, |engine| {
             engine.arm();
-            engine.channel.count().wait();
+            engine.channel.semaphore().wait();
             engine.channel.take(Some).expect("an event");
             engine.queue.take().expect("a completion");
         });
@@ -122,6 +126,9 @@ pub fn notification_before_the_count_leaves_others_armed() {
         join(arms);
         join(pushes);
         assert!(engine.handoff.is_armed());
-        assert_eq!(engine.channel.count().value() == 0, engine.queue.disarm());
+        assert_eq!(
+            engine.channel.semaphore().value() == 0,
+            engine.queue.disarm()
+        );
     });
 }

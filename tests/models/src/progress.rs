@@ -64,17 +64,17 @@ fn wait_and_leave(threads: usize, times: usize) {
         .collect();
     let mut returns = 0;
     for _ in 0..3 {
-        if engine.handoff.choose(false, false, &mut returns) == Mode::Parked {
+        if engine.handoff.choose(false, false, 0, &mut returns) == Mode::Parked {
             PARKED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
     }
     waiters.into_iter().for_each(join);
     // Without callers it does not park again.
-    engine.handoff.choose(false, false, &mut returns);
+    engine.handoff.choose(false, false, 0, &mut returns);
     assert_eq!(
-        engine.handoff.choose(false, false, &mut returns),
-        Mode::Watching
+        engine.handoff.choose(false, false, 0, &mut returns),
+        Mode::Receiving
     );
 }
 
@@ -87,7 +87,7 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
         });
         let mut returns = 0;
         // In the driver this state lasts at most a millisecond. Here the wake-up must not be lost.
-        while engine.handoff.choose(true, false, &mut returns) == Mode::YieldingToPolls {
+        while engine.handoff.choose(true, false, 0, &mut returns) == Mode::PollersReceive {
             YIELDED.store(true, Ordering::Relaxed);
             engine.wakeup.wait();
         }
@@ -95,11 +95,29 @@ pub fn arming_wakes_a_thread_that_yields_to_polls() {
         join(program);
         engine.handoff.disarm();
         assert_eq!(
-            engine.handoff.choose(true, false, &mut returns),
-            Mode::YieldingToPolls
+            engine.handoff.choose(true, false, 0, &mut returns),
+            Mode::PollersReceive
         );
     });
     assert!(YIELDED.load(Ordering::Relaxed));
+}
+
+/// A program that went on polling after a request for a notification requests it again, and sleeps.
+pub fn rearming_wakes_a_thread_that_yields_to_polls() {
+    check(3, || {
+        let engine = Engine::new();
+        assert!(!engine.handoff.arm());
+        let polled_since = engine.handoff.arms();
+        let program = thread(&engine, |engine| {
+            engine.wake_if(engine.handoff.rearm());
+        });
+        let mut returns = 0;
+        let mut choose = || (engine.handoff).choose(true, false, polled_since, &mut returns);
+        while choose() == Mode::PollersReceive {
+            engine.wakeup.wait();
+        }
+        join(program);
+    });
 }
 
 /// The progress thread sleeps no longer than until the earliest deadline.

@@ -1,15 +1,15 @@
 //! Concurrent queues: no element is lost or duplicated, and no reader waits for an element that
 //! never arrives.
 
-use crate::counted::Counted;
 use crate::deferred_queue::DeferredQueue;
-use crate::system::{Semaphore, check, join, thread};
+use crate::semaphore_queue::SemaphoreQueue;
+use crate::system::{ModelSemaphore, check, join, thread};
 use std::sync::Arc;
 
-type Events = Counted<u32, Semaphore>;
+type Events = SemaphoreQueue<u32, ModelSemaphore>;
 
 fn events() -> Arc<Events> {
-    Arc::new(Counted::with(Semaphore::new()))
+    Arc::new(SemaphoreQueue::with(ModelSemaphore::new()))
 }
 
 /// Models `EventQueue::next`.
@@ -18,7 +18,7 @@ fn next(events: &Events) -> u32 {
         if let Some(event) = events.take(Some) {
             return event;
         }
-        events.count().wait();
+        events.semaphore().wait();
     }
 }
 
@@ -32,7 +32,7 @@ pub fn each_event_wakes_a_reader() {
         let mut got = readers.map(join);
         got.sort_unstable();
         assert_eq!(got, [1, 2]);
-        assert_eq!(events.count().value(), 0);
+        assert_eq!(events.semaphore().value(), 0);
     });
 }
 
@@ -43,7 +43,7 @@ fn receive(events: &Events) -> u32 {
         if let Some(event) = announced.take(Some) {
             return event;
         }
-        events.count().wait();
+        events.semaphore().wait();
     }
 }
 
@@ -58,7 +58,7 @@ pub fn announced_reader_leaves_the_other_event() {
         let mut got = readers.map(join);
         got.sort_unstable();
         assert_eq!(got, [1, 2]);
-        assert_eq!(events.count().value(), 0);
+        assert_eq!(events.semaphore().value(), 0);
     });
 }
 
@@ -71,27 +71,27 @@ pub fn withdrawn_announcement_leaves_the_event_readable() {
         events.push(1);
         join(withdraws);
         assert_eq!(join(reader), 1);
-        assert_eq!(events.count().value(), 0);
+        assert_eq!(events.semaphore().value(), 0);
     });
 }
 
-/// An event that an announced thread would take is retracted, or taken by it: the counter is right
+/// An event that an announced thread would take is removed, or taken by it: the counter is right
 /// in either case.
 pub fn event_is_retracted_from_an_announced_reader() {
     check(3, || {
         let events = events();
         let reader = thread(&events, |events| events.announce().take(Some));
         events.push(1);
-        let taken_back = events.retract(|event| *event == 1);
+        let taken_back = events.extract_if(|event| *event == 1);
         let was_read = join(reader).is_some();
         assert!(!was_read || taken_back.is_empty());
         let left = events.take(Some).is_some();
         assert!(was_read || left || taken_back == [1]);
-        assert_eq!(events.count().value(), 0);
+        assert_eq!(events.semaphore().value(), 0);
     });
 }
 
-/// An event is retracted while a reader takes it: exactly one of them gets it.
+/// An event is removed while a reader takes it: exactly one of them gets it.
 pub fn event_is_retracted_or_read() {
     const LAST: u32 = 9;
     check(3, || {
@@ -103,11 +103,11 @@ pub fn event_is_retracted_or_read() {
                 .is_some()
         });
         events.push(1);
-        let taken_back = events.retract(|event| *event == 1);
+        let taken_back = events.extract_if(|event| *event == 1);
         events.push(LAST);
         let was_read = join(reader);
         assert_ne!(was_read, taken_back == [1]);
-        assert_eq!(events.count().value(), 0);
+        assert_eq!(events.semaphore().value(), 0);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Models of kernel objects, and helpers to run models.
 
-use crate::counted::Count;
 use crate::deferred::FlushTimer;
+use crate::semaphore_queue::Semaphore;
 use crate::sync::lock;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -71,11 +71,11 @@ impl EventFd {
 
 /// An eventfd in semaphore mode.
 #[derive(Debug)]
-pub(crate) struct Semaphore(Monitor<u64>);
+pub(crate) struct ModelSemaphore(Monitor<u64>);
 
-impl Semaphore {
+impl ModelSemaphore {
     pub(crate) fn new() -> Self {
-        Semaphore(Monitor::new(0))
+        ModelSemaphore(Monitor::new(0))
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -88,7 +88,7 @@ impl Semaphore {
     }
 }
 
-impl Count for Semaphore {
+impl Semaphore for ModelSemaphore {
     fn up(&self) {
         self.0.change(|value| *value += 1);
     }

@@ -15,6 +15,7 @@ models! {
     progress {
         last_caller_wakes_a_parked_thread,
         arming_wakes_a_thread_that_yields_to_polls,
+        rearming_wakes_a_thread_that_yields_to_polls,
         thread_wakes_at_the_earliest_deadline,
     }
     acknowledgements {

@@ -1,12 +1,14 @@
-/* udp stream|calls|pingpong SIZE COUNT [SERVER]: throughput and latency of plain UDP between two hosts, or two
+/* udp stream|calls|pingpong|blocking SIZE COUNT [SERVER]: throughput and latency of plain UDP between two hosts, or two
  * processes of one host.
  *
  * A stream is sent and received in batches (UDP_SEGMENT, UDP_GRO) if datagrams are small enough; messages
  * above 4 KiB are sent as datagrams of 4 KiB. "calls" uses a system call for each datagram. Datagrams that a full
- * queue drops are not counted. A ping-pong polls. The output has perftest's columns.
+ * queue drops are not counted. A ping-pong polls; "blocking" is one that sleeps in recv(2). The output has
+ * perftest's columns.
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -169,6 +172,14 @@ static void receive_one(int udp)
 	}
 }
 
+static void sleep_in_recv(int udp)
+{
+	struct timeval limit = { .tv_sec = 10 };
+
+	if (fcntl(udp, F_SETFL, 0) || setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)))
+		die("cannot make the socket blocking");
+}
+
 static int by_value(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -206,12 +217,14 @@ int main(int argc, char **argv)
 	int udp, control;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: udp stream|calls|pingpong SIZE COUNT [SERVER]\n");
+		fprintf(stderr, "usage: udp stream|calls|pingpong|blocking SIZE COUNT [SERVER]\n");
 		return 2;
 	}
 	udp = udp_socket(argv[4]);
 	control = control_socket(argv[4], &peer);
-	if (strcmp(argv[1], "pingpong"))
+	if (!strcmp(argv[1], "blocking"))
+		sleep_in_recv(udp);
+	if (strcmp(argv[1], "pingpong") && strcmp(argv[1], "blocking"))
 		stream(udp, control, &peer, atoi(argv[2]), atoi(argv[3]), !strcmp(argv[1], "stream"), argc > 4);
 	else
 		pingpong(udp, &peer, atoi(argv[2]), atoi(argv[3]), argc > 4);

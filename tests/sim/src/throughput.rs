@@ -411,11 +411,8 @@ impl World {
     fn run(&mut self) {
         let end = Time(0) + self.case.duration;
         loop {
-            let deadline = self.endpoints[..self.case.senders]
-                .iter()
-                .map(|end| end.qp.deadline())
-                .min();
-            let deadline = deadline.unwrap_or(Time::NEVER);
+            let deadlines = self.endpoints.iter().map(|end| end.qp.deadline());
+            let deadline = deadlines.min().unwrap_or(Time::NEVER);
             let arrival = match self.in_flight.peek() {
                 Some(Reverse((at, ..))) => *at,
                 None => Time::NEVER,
@@ -432,7 +429,7 @@ impl World {
                 self.poll(index);
                 continue;
             }
-            for index in 0..self.case.senders {
+            for index in 0..self.endpoints.len() {
                 let end = &mut self.endpoints[index];
                 if end.qp.deadline() <= self.now {
                     end.qp.handle_timeout(self.now, &mut end.host);

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use urxe_driver::ah::Destination;
-use urxe_driver::qp::{MAX_INLINE, To};
+use urxe_driver::qp::{MAX_INLINE, SendTarget};
 use urxe_driver::{AddressHandle, Qp};
 use urxe_proto::ids::{QKey, Qpn, Srqn};
 use urxe_proto::qp::QpType;
@@ -77,15 +77,15 @@ pub(super) enum SendDestination {
 }
 
 impl SendDestination {
-    fn to(&self) -> To<'_> {
+    fn to(&self) -> SendTarget<'_> {
         match self {
-            Self::Peer => To::Peer,
-            Self::Datagram(handle, qpn, qkey) => To::Datagram(Destination {
+            Self::Peer => SendTarget::Peer,
+            Self::Datagram(handle, qpn, qkey) => SendTarget::Datagram(Destination {
                 handle,
                 qpn: *qpn,
                 qkey: *qkey,
             }),
-            Self::Shared(srq) => To::Shared(*srq),
+            Self::Shared(srq) => SendTarget::Shared(*srq),
         }
     }
 

@@ -121,6 +121,13 @@ pub unsafe extern "C" fn rrecvfrom(
     })
 }
 
+/// Returns the number of pieces, which is an `int` with musl.
+fn piece_count(message: &msghdr) -> usize {
+    #[allow(clippy::unnecessary_cast)]
+    let count = message.msg_iovlen as usize;
+    count
+}
+
 /// # Safety
 /// `msg` must be null or valid for reading and writing a `msghdr`, whose pieces and name are
 /// writable with the lengths that it states.
@@ -133,7 +140,7 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int)
             if !message.msg_control.is_null() && message.msg_controllen > 0 {
                 return Err(Errno(libc::ENOTSUP));
             }
-            let mut sink = Pieces::of(message.msg_iov, message.msg_iovlen)?;
+            let mut sink = Pieces::of(message.msg_iov, piece_count(&message))?;
             let name = (message.msg_name.cast(), &raw mut (*msg).msg_namelen);
             let received = receive(socket, &mut sink, flags, name)?;
             (&raw mut (*msg).msg_flags).write_unaligned(0);
@@ -210,7 +217,7 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, flags: c_in
             if !message.msg_control.is_null() && message.msg_controllen > 0 {
                 return Err(Errno(libc::ENOTSUP));
             }
-            let mut source = Pieces::of(message.msg_iov, message.msg_iovlen)?;
+            let mut source = Pieces::of(message.msg_iov, piece_count(&message))?;
             let name = (message.msg_name.cast_const().cast(), message.msg_namelen);
             send(socket, &mut source, flags, name)
         };

@@ -9,6 +9,7 @@ pub(crate) mod instructions;
 mod page;
 mod pair;
 mod plan;
+mod veth;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,11 +75,7 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
         };
         return instructions::run(workspace, target, task);
     }
-    let programs = Programs {
-        urxe: target.join("release/urxe"),
-        model: target.join("release/urxe-model"),
-        udp: udp(target),
-    };
+    let programs = Programs::new(target, udp(target));
     let machine = page::machine();
     let mut rows: Vec<Row> = plan::cells(&options.only)
         .into_iter()

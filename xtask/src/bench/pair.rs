@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::plan::{Cell, Unit};
+use super::veth::{self, Veth};
 
 /// The time limit of a run in seconds.
 const LIMIT: &str = "120";
@@ -46,6 +48,28 @@ pub(super) struct Programs {
     pub(super) urxe: PathBuf,
     pub(super) model: PathBuf,
     pub(super) udp: PathBuf,
+    hosts: OnceLock<Result<Veth, String>>,
+}
+
+impl Programs {
+    /// Returns the programs below the directory of build outputs; `udp` is that of
+    /// `tests/rxe/udp/udp.c`.
+    pub(super) fn new(target: &Path, udp: PathBuf) -> Self {
+        Programs {
+            urxe: target.join("release/urxe"),
+            model: target.join("release/urxe-model"),
+            udp,
+            hosts: OnceLock::new(),
+        }
+    }
+
+    /// Returns the namespace for clients on another host.
+    fn hosts(&self) -> Result<&Veth, String> {
+        self.hosts
+            .get_or_init(Veth::new)
+            .as_ref()
+            .map_err(String::clone)
+    }
 }
 
 /// The result of a run.
@@ -133,6 +157,9 @@ struct Pair {
 
 impl Server {
     fn start(cell: &Cell, programs: &Programs) -> Result<Self, String> {
+        if cell.two_hosts {
+            programs.hosts()?;
+        }
         static NEXT: AtomicU16 = AtomicU16::new(20_000);
         let port = match cell.tool {
             Tool::Udp | Tool::UdpTail => UDP_PORT,
@@ -158,7 +185,11 @@ impl Server {
     }
 
     fn connect(self, cell: &Cell, programs: &Programs) -> Result<Pair, String> {
-        let client = spawn(cell, programs, self.port, Some("127.0.0.1"))?;
+        let server = match cell.two_hosts {
+            true => veth::SERVER,
+            false => "127.0.0.1",
+        };
+        let client = spawn(cell, programs, self.port, Some(server))?;
         Ok(Pair {
             server: self.child,
             client,
@@ -204,13 +235,15 @@ fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Res
     };
     // The shell reports the CPU time in the format that `cpu` parses.
     let mut script = format!("TIMEFORMAT='cpu %3U %3S'; time timeout {LIMIT} {line}");
-    if cell.busy && host.is_empty() {
-        // The busy loop must not inherit the output pipe, whose end the reader waits for.
-        script = format!(
-            "while :; do :; done >/dev/null 2>&1 & {script}; status=$?; kill %1; exit $status"
-        );
+    if cell.loops > 0 && host.is_empty() {
+        // A busy loop must not inherit the output pipe, whose end the reader waits for.
+        let loops = "while :; do :; done >/dev/null 2>&1 & ".repeat(cell.loops);
+        script = format!("{loops}{script}; status=$?; kill $(jobs -p); exit $status");
     }
-    let mut command = Command::new("bash");
+    let mut command = match (cell.two_hosts, host.is_empty()) {
+        (true, false) => programs.hosts()?.client(),
+        _ => Command::new("bash"),
+    };
     command
         .args(["-c", &script])
         .env_remove("LD_LIBRARY_PATH")

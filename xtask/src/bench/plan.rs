@@ -25,11 +25,13 @@ pub(crate) enum Part {
     Events,
     /// A target whose program is busy and does not call verbs.
     Busy,
+    /// Two hosts, emulated by namespaces, with busy loops beside the programs.
+    Loaded,
 }
 
 impl Part {
     /// All parts in their order.
-    pub(super) const ALL: [Part; 10] = [
+    pub(super) const ALL: [Part; 11] = [
         Part::Goals,
         Part::Bandwidth,
         Part::Rate,
@@ -40,6 +42,7 @@ impl Part {
         Part::Buffer,
         Part::Events,
         Part::Busy,
+        Part::Loaded,
     ];
 
     /// Returns the heading.
@@ -55,6 +58,7 @@ impl Part {
             Part::Buffer => "A receive buffer of 212,992 bytes",
             Part::Events => "Completion events instead of polling",
             Part::Busy => "A target that computes and never calls verbs",
+            Part::Loaded => "Four busy loops beside two namespaces, over veth",
         }
     }
 }
@@ -105,8 +109,10 @@ pub(super) struct Cell {
     /// Whether the result is the bytes of all pairs over the time of the whole run, including
     /// start-up, instead of the program's own result.
     pub(super) aggregate: bool,
-    /// Whether a busy loop runs beside the server.
-    pub(super) busy: bool,
+    /// The number of busy loops that run beside the server.
+    pub(super) loops: usize,
+    /// Whether the client runs in a network namespace of its own.
+    pub(super) two_hosts: bool,
 }
 
 impl Cell {
@@ -120,7 +126,8 @@ impl Cell {
             environment: Vec::new(),
             copies: 1,
             aggregate: false,
-            busy: false,
+            loops: 0,
+            two_hosts: false,
         }
     }
 
@@ -201,6 +208,10 @@ pub(super) const GOALS: &[Goal] = &[
         "send, large buffer",
         0.7,
     ),
+    goal(Part::Loaded, "write", "TCP, iperf3", 0.7),
+    goal(Part::Loaded, "read", "TCP, iperf3", 0.7),
+    goal(Part::Loaded, "send", "TCP, iperf3", 0.7),
+    goal(Part::Loaded, "send latency", "UDP ping-pong, blocking", 1.0),
 ];
 
 /// Returns the number of messages of a size for a run of about a second.
@@ -232,6 +243,7 @@ fn part_cells(part: Part) -> Vec<Cell> {
         Part::Buffer => buffer(),
         Part::Events => events(),
         Part::Busy => busy(),
+        Part::Loaded => loaded(),
     }
 }
 
@@ -465,7 +477,7 @@ fn busy() -> Vec<Cell> {
             let words = perftest(&format!("ib_{operation}_bw"), size);
             let name = format!("{operation}, {title}");
             let mut cell = Cell::new(Part::Busy, name, Unit::MibPerSecond, Tool::Urxe, &words);
-            cell.busy = busy;
+            cell.loops = usize::from(busy);
             cells.push(cell);
         }
     }
@@ -473,8 +485,33 @@ fn busy() -> Vec<Cell> {
         let name = format!("read latency, {title}");
         let words = "ib_read_lat -s 64 -n 10000";
         let mut cell = Cell::new(Part::Busy, name, Unit::Microseconds, Tool::Urxe, words);
-        cell.busy = busy;
+        cell.loops = usize::from(busy);
         cells.push(cell);
+    }
+    cells
+}
+
+fn loaded() -> Vec<Cell> {
+    let cell = |name: &str, unit, tool, words: &str| {
+        let mut cell = Cell::new(Part::Loaded, name, unit, tool, words);
+        cell.loops = 4;
+        cell.two_hosts = true;
+        cell
+    };
+    let mut cells = vec![cell("TCP, iperf3", Unit::MibPerSecond, Tool::Iperf, "1G")];
+    for operation in OPERATIONS {
+        let words = format!("ib_{operation}_bw -s 65536 -n 16384");
+        cells.push(cell(operation, Unit::MibPerSecond, Tool::Urxe, &words));
+    }
+    let latency = |name: &str, tool, words: &str| cell(name, Unit::Microseconds, tool, words);
+    cells.push(latency(
+        "UDP ping-pong, blocking",
+        Tool::Udp,
+        "blocking 64 5000",
+    ));
+    for operation in OPERATIONS {
+        let words = format!("ib_{operation}_lat -s 64 -n 5000");
+        cells.push(latency(&format!("{operation} latency"), Tool::Urxe, &words));
     }
     cells
 }

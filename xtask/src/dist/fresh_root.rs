@@ -12,7 +12,7 @@ use crate::release::succeed;
 const SUITE: &str = "bookworm";
 /// Debian's packages in the root beside the base system: no toolchain and no rdma-core libraries
 /// other than those of the programs.
-const PACKAGES: &str = "ibverbs-utils";
+const PACKAGES: &str = "curl,ibverbs-utils";
 
 /// The script that runs in the namespaces: $1 is the base system, $2 the directory of packages.
 const OUTSIDE: &str = r#"
@@ -26,11 +26,31 @@ mount --rbind /sys /mnt/root/sys
 mount --rbind /dev /mnt/root/dev
 mkdir /mnt/root/packages
 mount --bind "$2" /mnt/root/packages
+python3 -m http.server --bind 127.0.0.1 --directory "$2" 8000 >/dev/null 2>&1 &
 exec chroot /mnt/root env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -euxc "$3"
 "#;
 
 /// The script that runs in the fresh root.
 const INSIDE: &str = r#"
+pingpong() {
+    "$@" ibv_rc_pingpong -g 0 &
+    sleep 1
+    "$@" ibv_rc_pingpong -g 0 127.0.0.1
+    wait "$!"
+}
+
+# From the download to a program.
+began=$(date +%s%N)
+name=$(cd /packages && echo urxe-*.tgz)
+mkdir /tmp/first
+curl --fail --silent --show-error --retry 20 --retry-connrefused --retry-delay 1 \
+    --output /tmp/first/urxe.tgz "http://127.0.0.1:8000/$name"
+grep "$name" /packages/SHA256SUMS | sed 's/ .*/  \/tmp\/first\/urxe.tgz/' | sha256sum --check
+tar -xzf /tmp/first/urxe.tgz -C /tmp/first --strip-components=1
+pingpong /tmp/first/bin/urxe run --
+echo "from the download to the end of ibv_rc_pingpong: $(( ($(date +%s%N) - began) / 1000000 )) ms"
+rm -r /tmp/first
+
 cd /packages
 sha256sum --check SHA256SUMS
 
@@ -53,12 +73,6 @@ test -e /usr/include/urxe/infiniband/verbs.h
 test -e /usr/share/man/man1/urxe-run.1
 hash -r
 urxe demo --transfer 8MiB --atomics 1000
-pingpong() {
-    "$@" ibv_rc_pingpong -g 0 &
-    sleep 1
-    "$@" ibv_rc_pingpong -g 0 127.0.0.1
-    wait "$!"
-}
 pingpong urxe run --
 
 # Not until its package is installed does urxe replace libibverbs for the system.

@@ -3,11 +3,11 @@
 //! The packages are reproducible: their content depends on the commit, the toolchain and the
 //! target, not on the time, the user or the directory of the source tree.
 
-mod action;
 mod build;
 mod debian;
 mod fresh_root;
 mod tree;
+mod workflow;
 
 use std::env;
 use std::fs;
@@ -47,6 +47,18 @@ pub(crate) struct DistOptions {
     /// Install the packages in a fresh root and run programs from there
     #[arg(long)]
     check: bool,
+
+    /// Run the steps of this workflow of GitHub Actions here, with the packages
+    #[arg(long, value_name = "FILE")]
+    workflow: Option<PathBuf>,
+
+    /// The source tree that the workflow checks out
+    #[arg(long, value_name = "DIRECTORY", requires = "workflow")]
+    checkout: Option<PathBuf>,
+
+    /// Use the packages that an earlier call or the check has made
+    #[arg(long, requires = "workflow")]
+    no_build: bool,
 }
 
 /// The files of a build, from which packages are made.
@@ -74,6 +86,9 @@ pub(crate) fn run(options: &DistOptions, workspace: &Path, target: &Path) -> boo
 
 fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), String> {
     let out = options.out.clone().unwrap_or_else(|| target.join("dist"));
+    if options.no_build {
+        return run_workflow(options, &out, workspace, &build::host()?);
+    }
     recreate(&out)?;
     let products = build::dist(options.target.as_deref(), workspace, target)?;
     let mut files = pack(&products, workspace, &out)?;
@@ -84,9 +99,23 @@ fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), St
     for file in &files {
         println!("{}", file.display());
     }
-    match options.check {
-        true => fresh_root::check(&out, target),
-        false => Ok(()),
+    if options.check {
+        fresh_root::check(&out, target)?;
+    }
+    run_workflow(options, &out, workspace, &products.target)
+}
+
+/// Runs the workflow of the options, if there is one.
+fn run_workflow(
+    options: &DistOptions,
+    packages: &Path,
+    workspace: &Path,
+    target: &str,
+) -> Result<(), String> {
+    let checkout = options.checkout.as_deref();
+    match &options.workflow {
+        Some(file) => workflow::run(file, checkout, packages, workspace, target),
+        None => Ok(()),
     }
 }
 
@@ -126,7 +155,7 @@ fn try_step(workspace: &Path, target: &Path) -> Result<(), String> {
     let files = pack(&products, workspace, &out)?;
     write_checksums(&out, &files)?;
     fresh_root::check(&out, target)?;
-    action::check(&out, workspace, &products.target)
+    workflow::check(&out, workspace, &products.target)
 }
 
 /// Writes the packages to `out` and returns their names.

@@ -15,9 +15,10 @@ const LIST: &str = "again";
 /// Keeps the red cells; keeps a whole group if its counters or its log are red.
 pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
     let is_red = |group: &str, cell: &str| {
-        report.judged.iter().any(|judged| {
-            judged.verdict == Verdict::Red && judged.group == group && judged.cell == cell
-        })
+        report
+            .assessments
+            .iter()
+            .any(|it| it.verdict == Verdict::Red && it.group == group && it.cell == cell)
     };
     for group in groups {
         let name = group.name;

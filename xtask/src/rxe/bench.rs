@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::error::{AtPath, Result};
-use super::plan::{Group, Judge, Kind, programs_between};
+use super::plan::{Expectation, Group, Kind, programs_between};
 
 /// The number of runs of each command with each provider; the median is reported.
 const ROUNDS: usize = 3;
@@ -115,7 +115,7 @@ pub(crate) fn groups() -> Vec<Group> {
     vec![Group {
         name: "bench",
         kind: Kind::Programs,
-        judge: Judge::Measured,
+        expectation: Expectation::Measured,
         sides: ["rxe1", "urxe1"],
         ip: "v4",
         netem: "",

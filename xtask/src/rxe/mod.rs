@@ -60,7 +60,7 @@ pub(crate) struct RxeOptions {
 
     /// Evaluate the last run again, after a change to the list of known differences
     #[arg(long)]
-    judge: bool,
+    evaluate: bool,
 
     /// Run the red cells of the last complete run again and merge their results
     #[arg(long, conflicts_with_all = ["quick", "only", "capture", "bench", "fuzz", "between"])]
@@ -193,13 +193,13 @@ fn fuzz(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<bool> {
     let job = directory
         .join(options.kernel.name())
         .join(options.job_name());
-    let fuzz_results = match options.judge {
+    let fuzz_results = match options.evaluate {
         true => fuzz::FuzzResults::of_last_job(&job)?,
         false => fuzz::FuzzResults::run(&job, |groups| {
             run_in(&guest, &job, options, workspace, target, groups)
         })?,
     };
-    let name = format!("docs/RXE-DEPARTURES-{}.md", options.kernel.name());
+    let name = format!("docs/RXE-VIOLATIONS-{}.md", options.kernel.name());
     fuzz_results.write(&guest.release, &workspace.join(name))?;
     Ok(true)
 }
@@ -211,8 +211,8 @@ fn run_cells(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<Re
     let job = directory
         .join(options.kernel.name())
         .join(options.job_name());
-    if options.judge {
-        return judge(options, workspace, &directory, &guest, &groups, &job);
+    if options.evaluate {
+        return evaluate(options, workspace, &directory, &guest, &groups, &job);
     }
     if options.again {
         let mut red = plan::groups(Extent::Full);
@@ -226,10 +226,10 @@ fn run_cells(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<Re
         let part = job.with_file_name("part");
         run_in(&guest, &part, options, workspace, target, &red)?;
         again::merge(&part.join("results"), &results, &red, &groups)?;
-        return judge(options, workspace, &directory, &guest, &groups, &job);
+        return evaluate(options, workspace, &directory, &guest, &groups, &job);
     }
     run_in(&guest, &job, options, workspace, target, &groups)?;
-    judge(options, workspace, &directory, &guest, &groups, &job)
+    evaluate(options, workspace, &directory, &guest, &groups, &job)
 }
 
 /// Runs `groups` as the job in the directory `job`.
@@ -252,7 +252,7 @@ fn run_in(
 }
 
 /// Evaluates the results of a job.
-fn judge(
+fn evaluate(
     options: &RxeOptions,
     workspace: &Path,
     directory: &Path,
@@ -330,11 +330,11 @@ fn chosen(options: &RxeOptions) -> Result<Vec<Group>> {
 fn with_references(groups: &mut [Group]) {
     let wanted: Vec<String> = groups
         .iter()
-        .filter(|group| group.judge == plan::Judge::Reference)
+        .filter(|group| group.expectation == plan::Expectation::Reference)
         .flat_map(|group| group.cells.iter().map(|cell| cell.name.clone()))
         .collect();
     for whole in plan::groups(Extent::Full) {
-        if whole.judge != plan::Judge::Measured {
+        if whole.expectation != plan::Expectation::Measured {
             continue;
         }
         for group in groups.iter_mut().filter(|group| group.name == whole.name) {

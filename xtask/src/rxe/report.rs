@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::error::{AtPath, Result};
 use super::known::Known;
-use super::plan::{Group, Judge, REFERENCE};
+use super::plan::{Expectation, Group, REFERENCE};
 
 /// rxe's counters that must not move on a clean link: each counts packets that rxe found invalid or
 /// gave up on. Retry counters are excluded, because they move whenever the guest is slow.
@@ -40,7 +40,7 @@ pub(crate) enum Verdict {
 }
 
 /// A cell with its verdict.
-pub(crate) struct Judged {
+pub(crate) struct Assessment {
     pub(crate) group: &'static str,
     pub(crate) cell: String,
     pub(crate) verdict: Verdict,
@@ -52,7 +52,7 @@ pub(crate) struct Judged {
 
 /// The verdicts of a run.
 pub(crate) struct Report {
-    pub(crate) judged: Vec<Judged>,
+    pub(crate) assessments: Vec<Assessment>,
     groups: Vec<(&'static str, &'static str)>,
 }
 
@@ -71,26 +71,28 @@ impl Report {
         known: &Known,
     ) -> Result<Self> {
         let reference = read_results(&results.join(REFERENCE))?;
-        let mut judged = Vec::new();
+        let mut assessments = Vec::new();
         for group in groups {
             let results_of_group = read_results(&results.join(group.name))?;
             for cell in &group.cells {
-                let problem = judge(
-                    group.judge,
+                let problem = problem_of(
+                    group.expectation,
                     results_of_group.get(&cell.name),
                     reference.get(&cell.name),
                 );
-                judged.push((group.name, cell.name.clone(), problem));
+                assessments.push((group.name, cell.name.clone(), problem));
             }
-            let problem = match group.judge {
-                Judge::Strict => moved_counters(&results.join(format!("{}.counters", group.name))),
+            let problem = match group.expectation {
+                Expectation::Strict => {
+                    moved_counters(&results.join(format!("{}.counters", group.name)))
+                }
                 _ => None,
             };
-            judged.push((group.name, "counters".into(), problem));
+            assessments.push((group.name, "counters".into(), problem));
             let log = results.join(format!("{}.dmesg", group.name));
-            judged.push((group.name, "kernel-log".into(), logged(&log)));
+            assessments.push((group.name, "kernel-log".into(), logged(&log)));
         }
-        let judged = judged
+        let assessments = assessments
             .into_iter()
             .map(|(group, cell, problem)| {
                 let (verdict, reason) = match &problem {
@@ -100,7 +102,7 @@ impl Report {
                         None => (Verdict::Red, None),
                     },
                 };
-                Judged {
+                Assessment {
                     group,
                     cell,
                     verdict,
@@ -113,7 +115,10 @@ impl Report {
             .iter()
             .map(|group| (group.name, group.about))
             .collect();
-        Ok(Self { judged, groups })
+        Ok(Self {
+            assessments,
+            groups,
+        })
     }
 
     /// Returns whether no cell is red.
@@ -127,25 +132,22 @@ impl Report {
     }
 
     fn count(&self, group: Option<&str>, verdict: Verdict) -> usize {
-        self.judged
+        self.assessments
             .iter()
-            .filter(|judged| group.is_none_or(|name| name == judged.group))
-            .filter(|judged| judged.verdict == verdict)
+            .filter(|cell| group.is_none_or(|name| name == cell.group))
+            .filter(|cell| cell.verdict == verdict)
             .count()
     }
 
     /// Prints red and known cells, and the table.
     pub(crate) fn print(&self) {
         for (verdict, word) in [(Verdict::Known, "known"), (Verdict::Red, "RED")] {
-            for judged in self
-                .judged
+            for cell in self
+                .assessments
                 .iter()
-                .filter(|judged| judged.verdict == verdict)
+                .filter(|cell| cell.verdict == verdict)
             {
-                println!(
-                    "{word:<6} {}/{}: {}",
-                    judged.group, judged.cell, judged.detail
-                );
+                println!("{word:<6} {}/{}: {}", cell.group, cell.cell, cell.detail);
             }
         }
         println!();
@@ -181,10 +183,10 @@ impl Report {
                 count(Verdict::Red)
             );
         }
-        let mut reasons: BTreeMap<&str, Vec<&Judged>> = BTreeMap::new();
-        for judged in &self.judged {
-            if let Some(reason) = &judged.reason {
-                reasons.entry(reason).or_default().push(judged);
+        let mut reasons: BTreeMap<&str, Vec<&Assessment>> = BTreeMap::new();
+        for cell in &self.assessments {
+            if let Some(reason) = &cell.reason {
+                reasons.entry(reason).or_default().push(cell);
             }
         }
         if !reasons.is_empty() {
@@ -192,12 +194,8 @@ impl Report {
         }
         for (reason, cells) in reasons {
             let _ = writeln!(page, "- {reason} ({} cells)", cells.len());
-            for judged in cells.iter().take(4) {
-                let _ = writeln!(
-                    page,
-                    "  - `{}/{}`: {}",
-                    judged.group, judged.cell, judged.detail
-                );
+            for cell in cells.iter().take(4) {
+                let _ = writeln!(page, "  - `{}/{}`: {}", cell.group, cell.cell, cell.detail);
             }
             if cells.len() > 4 {
                 let _ = writeln!(page, "  - and {} more", cells.len() - 4);
@@ -206,16 +204,12 @@ impl Report {
         if !self.succeeded() {
             page.push_str("\nRed:\n\n");
         }
-        for judged in self
-            .judged
+        for cell in self
+            .assessments
             .iter()
-            .filter(|judged| judged.verdict == Verdict::Red)
+            .filter(|cell| cell.verdict == Verdict::Red)
         {
-            let _ = writeln!(
-                page,
-                "- `{}/{}`: {}",
-                judged.group, judged.cell, judged.detail
-            );
+            let _ = writeln!(page, "- `{}/{}`: {}", cell.group, cell.cell, cell.detail);
         }
         page
     }
@@ -239,8 +233,8 @@ fn read_results(file: &Path) -> Result<BTreeMap<String, CellResult>> {
 }
 
 /// Returns the problem of a cell, if any.
-fn judge(
-    judge: Judge,
+fn problem_of(
+    expectation: Expectation,
     result: Option<&CellResult>,
     reference: Option<&CellResult>,
 ) -> Option<String> {
@@ -250,7 +244,7 @@ fn judge(
     if !result.ok {
         return Some(result.detail.clone());
     }
-    if judge != Judge::Reference {
+    if expectation != Expectation::Reference {
         return None;
     }
     let Some(reference) = reference else {
@@ -351,8 +345,11 @@ mod tests {
             true,
             "requester: 0 9 5 state 6; responder: state 6 untouched",
         );
-        assert_eq!(judge(Judge::Reference, Some(&here), Some(&same)), None);
-        assert!(judge(Judge::Reference, Some(&here), Some(&other)).is_some());
+        assert_eq!(
+            problem_of(Expectation::Reference, Some(&here), Some(&same)),
+            None
+        );
+        assert!(problem_of(Expectation::Reference, Some(&here), Some(&other)).is_some());
     }
 
     #[test]
@@ -368,9 +365,9 @@ mod tests {
 
     #[test]
     fn cell_that_did_not_run_is_not_green() {
-        assert!(judge(Judge::Strict, None, None).is_some());
-        assert!(judge(Judge::Strict, Some(&result(false, "")), None).is_some());
-        assert!(judge(Judge::Reference, Some(&result(true, "x")), None).is_some());
-        assert!(judge(Judge::Strict, Some(&result(true, "")), None).is_none());
+        assert!(problem_of(Expectation::Strict, None, None).is_some());
+        assert!(problem_of(Expectation::Strict, Some(&result(false, "")), None).is_some());
+        assert!(problem_of(Expectation::Reference, Some(&result(true, "x")), None).is_some());
+        assert!(problem_of(Expectation::Strict, Some(&result(true, "")), None).is_none());
     }
 }

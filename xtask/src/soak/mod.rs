@@ -9,8 +9,8 @@
 //! that disturbed ones fail with an error and without a crash, that a server's memory, descriptors
 //! and threads do not grow, and that all slot names are released at the end.
 
+mod exhaustion;
 mod pair;
-mod tight;
 mod usage;
 
 use std::fs;
@@ -58,7 +58,7 @@ const STOP: (u64, u64) = (23, 13);
 const SERVER_CRASH: (u64, u64) = (61, 47);
 const LINK_DOWN: (u64, u64) = (97, 71);
 const ADDRESS_CHANGE: (u64, u64) = (17, 5);
-const TIGHT: (u64, u64) = (31, 19);
+const EXHAUSTION: (u64, u64) = (31, 19);
 /// The time for which the interface is down.
 const DOWN_TIME: Duration = Duration::from_millis(500);
 
@@ -119,7 +119,7 @@ fn try_run(options: &SoakOptions, workspace: &Path, target: &Path) -> Result<Vec
 struct Tally {
     whole: u64,
     killed: u64,
-    tight: u64,
+    exhausted: u64,
     interrupted: u64,
     servers_killed: u64,
     servers_refused: u64,
@@ -182,15 +182,15 @@ impl Soak {
             self.tally.addresses += 1;
         }
         if due(LINK_DOWN) {
-            self.pairs.iter_mut().for_each(Pair::excuse);
+            self.pairs.iter_mut().for_each(Pair::allow_failure);
             ip(&["link", "set", "lo", "down"])?;
             thread::sleep(DOWN_TIME);
             ip(&["link", "set", "lo", "up"])?;
             self.tally.down += 1;
         }
-        if due(TIGHT) {
-            let tried = tight::some(self.tally.tight, &self.libraries);
-            self.tally.tight += 1;
+        if due(EXHAUSTION) {
+            let tried = exhaustion::run(self.tally.exhausted, &self.libraries);
+            self.tally.exhausted += 1;
             self.problems.extend(tried.err());
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Soak {
         let Tally {
             whole,
             killed,
-            tight,
+            exhausted,
             interrupted,
             servers_killed,
             servers_refused,
@@ -227,7 +227,7 @@ impl Soak {
              servers: {servers_killed} were killed, {servers_refused} ended because a connecting \
              client was killed\n\
              disturbances: interface down {down} times, address changed {addresses} times, \
-             descriptors, memory or disk scarce {tight} times\n\
+             descriptors, memory or disk scarce {exhausted} times\n\
              problems: {}",
             self.problems.len()
         );

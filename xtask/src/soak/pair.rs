@@ -52,7 +52,7 @@ struct Client {
     started: Instant,
     killed: bool,
     /// Whether a failure is allowed, because of a disturbance of the server or network.
-    excused: bool,
+    may_fail: bool,
     go_on_at: Option<Instant>,
 }
 
@@ -82,7 +82,7 @@ impl Pair {
             let output = output_of(&mut self.server);
             self.server = server(self.port, &self.libraries, &self.faults)?;
             self.before = None;
-            self.excuse();
+            self.allow_failure();
             return match output.ends_with(REFUSED) && status.code().is_some() {
                 true => Ok(Some(Ended::Refused)),
                 false => Err(format!(
@@ -113,10 +113,10 @@ impl Pair {
             None => return Ok(None),
             Some(status) => status,
         };
-        let (killed, excused) = (client.killed, client.excused);
+        let (killed, may_fail) = (client.killed, client.may_fail);
         let output = output_of(&mut client.child);
         self.client = None;
-        match judge(status, &output, killed, excused) {
+        match judge(status, &output, killed, may_fail) {
             Some(ended) => Ok(Some(ended)),
             None => Err(format!("a client ended with {status}: {output}")),
         }
@@ -139,7 +139,7 @@ impl Pair {
             child: spawn(command)?,
             started: Instant::now(),
             killed: false,
-            excused: false,
+            may_fail: false,
             go_on_at: None,
         })
     }
@@ -167,9 +167,9 @@ impl Pair {
     }
 
     /// Allows the current client to fail.
-    pub(super) fn excuse(&mut self) {
+    pub(super) fn allow_failure(&mut self) {
         if let Some(client) = &mut self.client {
-            client.excused = true;
+            client.may_fail = true;
         }
     }
 
@@ -178,7 +178,7 @@ impl Pair {
         if self.lasts {
             return Ok(());
         }
-        self.excuse();
+        self.allow_failure();
         let _ = self.server.kill();
         let _ = self.server.wait();
         self.server = server(self.port, &self.libraries, &self.faults)?;
@@ -227,14 +227,14 @@ impl Drop for Pair {
 
 /// Returns how a client has ended, if that end is allowed. A signal other than ours is a crash, and
 /// wrong data is never allowed. rping reports errors in its output even if its exit status is 0.
-fn judge(status: ExitStatus, output: &str, killed: bool, excused: bool) -> Option<Ended> {
+fn judge(status: ExitStatus, output: &str, killed: bool, may_fail: bool) -> Option<Ended> {
     if output.contains("mismatch") {
         None
     } else if status.success() && !output.contains("failed") {
         Some(Ended::Whole)
     } else if killed {
         Some(Ended::Killed)
-    } else if excused && status.code().is_some() {
+    } else if may_fail && status.code().is_some() {
         Some(Ended::Interrupted)
     } else {
         None

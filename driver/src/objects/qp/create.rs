@@ -11,8 +11,9 @@ use crate::queues::qp::receives::Source;
 use crate::queues::qp::transport::Transport;
 use crate::queues::qp::{Inner, Owner, Owners, Qp};
 use crate::queues::raw::Frames;
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex};
 use urxe_proto::qp::{QpState, QpType};
 use urxe_proto::queue::NoMemory;
 

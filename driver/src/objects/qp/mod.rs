@@ -12,5 +12,5 @@ pub use crate::queues::qp::Qp;
 pub use crate::queues::qp::error::{CreateError, ModifyError};
 pub use crate::queues::qp::init::{QpCap, QpInit, ReceivesFrom};
 pub use multicast::MulticastError;
-pub use posting::{Posting, To};
+pub use posting::{Posting, SendTarget};
 pub use share::Share;

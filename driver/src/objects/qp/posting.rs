@@ -8,7 +8,8 @@ use crate::queues::ah::Destination;
 use crate::queues::limits::MAX_INLINE;
 use crate::queues::qp::{Inner, Qp};
 use crate::scheduling::polling::Call;
-use std::sync::{Arc, MutexGuard};
+use crate::sync::MutexGuard;
+use std::sync::Arc;
 use urxe_net::now;
 use urxe_proto::ids::Srqn;
 use urxe_proto::qp::{QpState, QpType};
@@ -55,7 +56,7 @@ impl Qp {
 
 /// The destination of a send.
 #[derive(Clone, Copy, Debug)]
-pub enum To<'a> {
+pub enum SendTarget<'a> {
     /// The peer that the queue pair is connected to.
     Peer,
     /// The destination of a datagram.
@@ -150,17 +151,19 @@ impl Posting<'_> {
     /// # Errors
     /// See [`Posting::post`], [`Posting::post_to`] and [`Posting::post_to_srq`].
     #[inline]
-    pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &To<'_>) -> Result<(), PostError> {
+    pub fn post_anywhere(&mut self, wr: &SendWr<'_>, to: &SendTarget<'_>) -> Result<(), PostError> {
         match to {
-            To::Peer => self.post(wr),
-            To::Datagram(to) => self.post_to(wr, to),
-            To::Shared(srq) => self.post_to_srq(wr, *srq),
+            SendTarget::Peer => self.post(wr),
+            SendTarget::Datagram(to) => self.post_to(wr, to),
+            SendTarget::Shared(srq) => self.post_to_srq(wr, *srq),
         }
     }
 
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        // If there is no room, `post_send` returns the error.
-        self.has_room(1);
+        if !self.inner.coalescing.is_empty() {
+            // If there is no room, `post_send` returns the error.
+            self.has_room(1);
+        }
         let mut host = self.qp.host(self.held.table());
         self.inner.transport.post_send(wr, self.now, &mut host)?;
         self.sends = self.sends.saturating_add(1);
@@ -205,7 +208,7 @@ impl Posting<'_> {
         op: SendOp,
         flags: SendFlags,
         sges: &[Sge],
-        to: &To<'_>,
+        to: &SendTarget<'_>,
     ) -> Result<(), PostError> {
         let mut data = [0; MAX_INLINE as usize];
         let mut used = 0;
@@ -238,7 +241,7 @@ impl Drop for Posting<'_> {
         if !is_deferred {
             self.qp
                 .transmit(&mut self.inner, self.now, self.held.table());
-            self.inner.coalescing.posted(now());
+            self.inner.coalescing.posted(now);
         }
         let effects = self.inner.take_effects();
         self.engine.apply(self.qp, effects);

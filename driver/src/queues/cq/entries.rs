@@ -184,18 +184,18 @@ impl<E: Copy> Entries<E> {
         std::mem::take(&mut lock(&self.ring).armed) != Armed::No
     }
 
-    /// Adds an entry. If the queue is full, the entry replaces the oldest one if `gives_way` is
-    /// true, and is lost otherwise.
+    /// Adds an entry. If the queue is full, the entry replaces the oldest one if `overwrites_oldest`
+    /// is true, and is lost otherwise.
     pub(super) fn add(
         &self,
         new: E,
         solicited: bool,
-        gives_way: bool,
+        overwrites_oldest: bool,
         now: impl FnOnce() -> Time,
     ) -> Added {
         let mut ring = lock(&self.ring);
         let full = ring.entries.len() >= ring.capacity;
-        if full && gives_way {
+        if full && overwrites_oldest {
             ring.entries.pop_front();
         } else if full {
             let first = !std::mem::replace(&mut ring.overrun, true);

@@ -2,9 +2,9 @@
 //! [`crate::scheduling::moderation`]), and those that overran.
 
 use crate::ports::Waker;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use urxe_proto::time::Time;
 
 /// The completion queues of an engine that need its progress thread.
@@ -34,6 +34,11 @@ impl<C> CqMonitor<C> {
     /// Records that a queue was armed for a notification.
     pub(crate) fn armed(&self) {
         self.waker.arm();
+    }
+
+    /// Records that a queue which is armed for a notification was armed again.
+    pub(crate) fn rearmed(&self) {
+        self.waker.rearm();
     }
 
     /// Records that the notification of a queue was delivered or cancelled.

@@ -9,10 +9,9 @@
 //! effect. Names do not contain the user ID, which may differ between user namespaces. Ports are
 //! unique among all users in the same way (`port_space`).
 
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 use urxe_net::SLOTS;
 use urxe_net::names::{Lookup, Name};

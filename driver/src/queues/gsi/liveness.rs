@@ -8,7 +8,7 @@
 //!   and acknowledges again. A peer is lost after the time `Options::keepalive_timeout` of
 //!   `urxe_net` in silence, with [`UNANSWERED_PROBES`] consecutive probes unanswered. Time in which
 //!   this process did not run (SIGSTOP, a debugger, a paused virtual machine) does not count as
-//!   silence: a gap between two checks restarts the measurement.
+//!   silence: a long time between two checks restarts the measurement.
 //!
 //! While requests are outstanding, the timers of the transport decide.
 
@@ -16,10 +16,10 @@ use crate::device;
 use crate::ports::WatchSet;
 use crate::queues::qp::{Effects, Qp};
 use crate::queues::table::QpTable;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use urxe_net::{Link, SLOTS};
 use urxe_proto::cm::{CommId, ConnectionParameters};
@@ -30,13 +30,13 @@ use urxe_proto::time::Time;
 /// in flight.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
 
-/// The fractions of the timeout after which a silent peer is probed, and between two checks.
-const PROBED_AFTER: u32 = 4;
+/// A peer is probed after the timeout divided by this, in silence.
+const PROBE_DIVISOR: u32 = 4;
 const CHECKS_PER_TIMEOUT: u32 = 12;
 
-/// The fraction of the timeout that makes the time between two checks a gap, in which the process
-/// did not run. It is three check intervals.
-const GAP: u32 = 4;
+/// If more than the timeout divided by this passes between two checks, the process was suspended.
+/// That is three check intervals.
+const SUSPENSION_DIVISOR: u32 = 4;
 
 /// The number of consecutive unanswered probes after which a peer is lost. One check separates two
 /// probes.
@@ -138,15 +138,15 @@ impl IdleTimer {
 
     /// Evaluates a check. `received` is the number of packets received in total.
     fn evaluate(&mut self, now: Time, received: u64, timeout: Duration) -> Verdict {
-        let did_not_run = now.since(self.checked) > timeout / GAP;
-        if did_not_run || received != self.received {
+        let was_suspended = now.since(self.checked) > timeout / SUSPENSION_DIVISOR;
+        if was_suspended || received != self.received {
             self.restart(now);
         }
         self.received = received;
         self.checked = now;
         match now.since(self.since) {
             silent if silent >= timeout && self.probes >= UNANSWERED_PROBES => Verdict::Gone,
-            silent if silent >= timeout / PROBED_AFTER => Verdict::Probe,
+            silent if silent >= timeout / PROBE_DIVISOR => Verdict::Probe,
             _ => Verdict::Wait,
         }
     }

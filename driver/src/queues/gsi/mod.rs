@@ -22,7 +22,7 @@ use crate::loss::ClosedDescriptors;
 use crate::ports::{BatchPool, Ports, Waker, WatchSet};
 use crate::queues::qp::{Effects, Qp};
 use crate::queues::table::QpTable;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 use directory::{Directory, Entry};
 use inbox::{Inbox, ReceivedMad};
 use liveness::{Liveness, Lost};
@@ -31,8 +31,8 @@ use sender::Sender;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use urxe_net::random;
 use urxe_net::{Datagram, LocalAddress, Shared, now};
@@ -420,7 +420,7 @@ impl Gsi {
         let is_established = |id| self.state(id) == State::Established;
         for Lost { id, ends } in self.liveness.check(now, is_established, effects) {
             let mut inner = lock(&self.inner);
-            let lost = inner.manager.lose(now, id);
+            let lost = inner.manager.peer_lost(now, id);
             self.flush(inner);
             // The application gets the event before its work requests are flushed.
             self.deliver_events();

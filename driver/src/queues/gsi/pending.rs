@@ -6,8 +6,7 @@
 //! Therefore a REQ waits for [`LISTENER_TIMEOUT`] before it is rejected.
 
 use super::inbox::ReceivedMad;
-use crate::sync::lock;
-use std::sync::Mutex;
+use crate::sync::{Mutex, lock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;

@@ -1,10 +1,10 @@
 //! Sending of MADs.
 
 use crate::ports::{BatchPool, LocalPort, Ports, Waker};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use urxe_net::{LocalAddress, Path, PathOptions, SendBatch};
 use urxe_proto::cm::wire::mad::GSI_QKEY;
 use urxe_proto::cm::{Address, Transmit};

@@ -14,7 +14,7 @@ use urxe_net::now;
 
 impl Qp {
     /// Sends the final responses before the process exits.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn send_final_acks(&self) {
         let held = regions();
         let unsent = self.flush_final_acks(&mut self.lock(), held.table());
         drop(held);

@@ -40,7 +40,7 @@ impl Qp {
             if let Transport::Raw(raw) = &mut inner.transport {
                 raw.handle_frame(now(), frame, &mut self.host(held.table()));
             }
-            self.settle(&mut inner, held.table());
+            self.publish(&mut inner, held.table());
         })
     }
 
@@ -56,6 +56,6 @@ impl Qp {
         inner
             .transport
             .poll_transmit(now(), &mut self.host(regions), &mut sink);
-        self.settle(inner, regions);
+        self.publish(inner, regions);
     }
 }

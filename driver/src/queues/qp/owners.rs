@@ -2,8 +2,8 @@
 //! events go to all of them, and it lives until the last one leaves.
 
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
-use crate::sync::lock;
-use std::sync::{Arc, Mutex};
+use crate::sync::{Mutex, lock};
+use std::sync::Arc;
 use urxe_proto::ids::Qpn;
 
 /// An owner, as the receiver of the queue pair's events.

@@ -24,9 +24,9 @@ use crate::queues::srq::Xrcd;
 use crate::scheduling::coalescing::Coalescing;
 use crate::scheduling::delayed_ack::DelayedAck;
 use crate::scheduling::destinations::DestinationLimiter;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use urxe_net::{now, thread};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
@@ -94,8 +94,9 @@ pub(crate) struct Inner {
     pub(super) awaits_writable: bool,
     /// The earliest deadline that the engine's timers hold for this queue pair.
     armed: Time,
-    /// Whether packets have been received since the last transmission.
-    pub(super) touched: bool,
+    /// Whether packets have been received since the last transmission. While this is set, the queue
+    /// pair is on its receiver's list `to_answer`.
+    pub(super) answer_pending: bool,
     /// Whether the queue pair is on the engine's list of those with more to send.
     pub(super) queued: bool,
     /// State of send coalescing.
@@ -131,7 +132,7 @@ impl Inner {
             stalled: None,
             awaits_writable: false,
             armed: Time::NEVER,
-            touched: false,
+            answer_pending: false,
             queued: false,
             coalescing: Coalescing::default(),
             delayed_ack: DelayedAck::default(),
@@ -317,7 +318,7 @@ impl Qp {
         if is_expired || stall_timed_out || is_paced {
             self.transmit(inner, now, regions);
         } else {
-            self.settle(inner, regions);
+            self.publish(inner, regions);
         }
         inner.take_effects()
     }
@@ -326,7 +327,7 @@ impl Qp {
     pub(crate) fn fail(&self, regions: &RegionTable) -> Effects {
         let mut inner = self.lock();
         inner.transport.fail(now(), &mut self.host(regions));
-        self.settle(&mut inner, regions);
+        self.publish(&mut inner, regions);
         inner.take_effects()
     }
 
@@ -337,12 +338,13 @@ impl Qp {
         inner
             .transport
             .handle_peer_exit(now(), &mut self.host(held.table()));
-        self.settle(&mut inner, held.table());
+        self.publish(&mut inner, held.table());
         inner.take_effects()
     }
 
     /// Publishes the state machine's state: in-flight bytes, timer and state copy.
-    pub(crate) fn settle(&self, inner: &mut Inner, regions: &RegionTable) {
+    #[inline(always)]
+    pub(crate) fn publish(&self, inner: &mut Inner, regions: &RegionTable) {
         if let Some(share) = &mut inner.share {
             share.count(&inner.transport);
         }
@@ -359,11 +361,11 @@ impl Qp {
         if self.state.load(Ordering::Relaxed) == state as u32 {
             return;
         }
-        self.publish(state, inner, regions);
+        self.publish_state(state, inner, regions);
     }
 
     #[cold]
-    fn publish(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
+    fn publish_state(&self, state: QpState, inner: &mut Inner, regions: &RegionTable) {
         self.state.store(state as u32, Ordering::Release);
         if state.flushes_receives() {
             // Flush receives that were posted before the new state was published. A thread that

@@ -4,7 +4,8 @@ use super::effects::Effects;
 use super::pair::{Inner, Qp};
 use crate::lock_order::Ordered;
 use crate::memory::regions::RegionTable;
-use std::sync::{Arc, MutexGuard};
+use crate::sync::MutexGuard;
+use std::sync::Arc;
 use urxe_net::{Datagram, SendBatch};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -50,15 +51,15 @@ impl<'a> Incoming<'a> {
     }
 
     /// Returns whether the queue pair is on its caller's list of those that may have to send.
-    pub(crate) fn is_touched(&self) -> bool {
-        self.inner.touched
+    pub(crate) fn is_answer_pending(&self) -> bool {
+        self.inner.answer_pending
     }
 
     /// Releases the queue pair before it has answered, and adds it to the list of those that may
     /// have to send.
-    pub(crate) fn leave(mut self, touched: &mut Vec<Qpn>) {
-        if !std::mem::replace(&mut self.inner.touched, true) {
-            touched.push(self.qp.qpn);
+    pub(crate) fn defer_answer(mut self, to_answer: &mut Vec<Qpn>) {
+        if !std::mem::replace(&mut self.inner.answer_pending, true) {
+            to_answer.push(self.qp.qpn);
         }
     }
 
@@ -92,24 +93,25 @@ impl<'a> Incoming<'a> {
 
     /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
     /// if a poll of the application received these packets and ACKs may be delayed; then the ACK
-    /// may be delayed, to be sent with the next post. `batch` is used for what is sent.
+    /// may be delayed, to be sent with the next post. `batch` is used for what is sent. Usually there
+    /// are no effects.
     pub(crate) fn answer(
         mut self,
         now: Time,
         empty_polls: Option<u64>,
         regions: &RegionTable,
         batch: &mut Option<Box<SendBatch>>,
-    ) -> Effects {
+    ) -> Option<Effects> {
         let inner = &mut *self.inner;
-        inner.touched = false;
+        inner.answer_pending = false;
         let delays = |polls| inner.transport.defer_ack() && inner.delayed_ack.delays(now, polls);
         if empty_polls.is_some_and(delays) {
-            self.qp.settle(inner, regions);
+            self.qp.publish(inner, regions);
             inner.effects.acks_delayed += 1;
             inner.effects.delayed_ack = !inner.delayed_ack.list();
         } else {
             self.qp.transmit_with(inner, now, regions, batch);
         }
-        inner.take_effects()
+        (!inner.effects.is_empty()).then(|| inner.take_effects())
     }
 }

@@ -137,7 +137,7 @@ impl Qp {
     pub(super) fn transmit_with(
         self: &Arc<Self>,
         inner: &mut Inner,
-        mut now: Time,
+        now: Time,
         regions: &RegionTable,
         batch: &mut Option<Box<SendBatch>>,
     ) {
@@ -147,17 +147,25 @@ impl Qp {
         }
         inner.delayed_ack.release();
         inner.effects.coalesced += inner.coalescing.release();
-        if inner.stalled.is_some() && !self.send_stalled(inner) {
-            self.settle(inner, regions);
-            return;
+        if inner.stalled.is_none() || self.send_stalled(inner) {
+            inner.follow_migration();
+            // Usual after an ACK for the only outstanding request. A rate limiter's timer depends
+            // on `transmit_batches`.
+            if inner.pacer.is_some() || !inner.transport.is_idle() {
+                self.transmit_batches(inner, now, regions, batch);
+            }
         }
-        inner.follow_migration();
-        // Usual after an ACK for the only outstanding request. A rate limiter's timer depends on
-        // the rest of this function.
-        if inner.pacer.is_none() && inner.transport.is_idle() {
-            self.settle(inner, regions);
-            return;
-        }
+        self.publish(inner, regions);
+    }
+
+    /// Sends batches until there is no more to send, or the budget is spent.
+    fn transmit_batches(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        mut now: Time,
+        regions: &RegionTable,
+        batch: &mut Option<Box<SendBatch>>,
+    ) {
         if inner.same_host_peer.is_some() {
             inner
                 .transport
@@ -226,7 +234,6 @@ impl Qp {
         }
         // A queue pair that is on the list already keeps its one entry.
         effects.ready |= more && !std::mem::replace(queued, true);
-        self.settle(inner, regions);
     }
 
     /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.
@@ -310,6 +317,7 @@ fn next_route<'a>(
 
 /// Passes a batch to the kernel. Returns its charge against the budget, in bytes. Packets for which
 /// the socket has no room stay in the batch.
+#[inline(always)]
 pub(super) fn send_batch(
     batch: &mut SendBatch,
     path: &Path,

@@ -15,12 +15,11 @@ pub use rss::{HashFields, KEY_LEN, MAX_ENTRIES, Spread};
 pub use wq::{Wq, WqState};
 
 use crate::memory::regions::regions;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use flow::Flows;
 use socket::{FrameSocket, Next};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
 use urxe_net::now;
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
@@ -94,7 +93,7 @@ impl Frames {
     /// Returns whether any frame was received.
     pub(crate) fn receive(&self, mut deliver: impl FnMut(&[u8])) -> bool {
         // A thread that holds the buffer receives all frames.
-        let Ok(mut buffer) = self.buffer.try_lock() else {
+        let Some(mut buffer) = self.buffer.try_lock() else {
             return false;
         };
         for taken in 0..RX_BUDGET {

@@ -329,7 +329,7 @@ impl Connection {
     /// Handles the loss of the peer: reports it, and sends a DREQ in case the peer still exists.
     ///
     /// Returns false when the connection was not established.
-    pub fn lose(&mut self, now: Time, transaction: u64, out: &mut Outbox) -> bool {
+    pub fn peer_lost(&mut self, now: Time, transaction: u64, out: &mut Outbox) -> bool {
         if self.state != State::Established {
             return false;
         }

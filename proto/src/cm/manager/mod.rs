@@ -241,12 +241,12 @@ impl<I: Ids> Manager<I> {
     /// Declares the peer of a connection lost, as the caller has detected by other means.
     ///
     /// Returns false when the connection is not established.
-    pub fn lose(&mut self, now: Time, id: CommId) -> bool {
+    pub fn peer_lost(&mut self, now: Time, id: CommId) -> bool {
         let transaction = self.ids.transaction();
         let Some(connection) = self.connections.get_mut(&id) else {
             return false;
         };
-        let lost = connection.lose(now, transaction, &mut self.out);
+        let lost = connection.peer_lost(now, transaction, &mut self.out);
         self.update_tables(id);
         lost
     }

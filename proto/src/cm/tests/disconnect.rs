@@ -66,7 +66,7 @@ fn duplicate_dreq_in_time_wait_gets_the_drep_again() {
     pair.deliver();
     pair.event(SERVER);
     pair.disconnect(SERVER, ids.1);
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.arrive(SERVER, &dreq.mad[..]);
     pair.deliver();
     assert!(matches!(pair.event(CLIENT), Event::Disconnected { .. }));
@@ -80,7 +80,7 @@ fn unanswered_dreqs_can_be_retransmitted_before_their_timeout() {
     assert!(!pair.sides[CLIENT].awaits_drep());
     assert!(!pair.sides[CLIENT].retransmit_dreqs());
     pair.disconnect(CLIENT, ids.0);
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     assert!(pair.sides[CLIENT].awaits_drep());
     assert!(pair.sides[CLIENT].retransmit_dreqs());
     server_accepts_dreq(&mut pair, ids);
@@ -108,7 +108,7 @@ fn dreq_may_arrive_before_the_rtu() {
     pair.deliver();
     pair.event(CLIENT);
     pair.ready(ids.0);
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.disconnect(CLIENT, ids.0);
     server_accepts_dreq(&mut pair, ids);
 }
@@ -139,7 +139,7 @@ fn abandoned_connection_still_disconnects() {
     let ids = pair.established();
     pair.sides[CLIENT].abandon(pair.now, ids.0);
     // Its DREQ is lost and retransmitted.
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.wait_for(CLIENT);
     pair.deliver();
     assert!(matches!(
@@ -211,7 +211,7 @@ fn abandoned_connection_answers_a_dreq_by_itself() {
     let mut pair = Pair::new();
     let ids = pair.established();
     pair.sides[CLIENT].abandon(pair.now, ids.0);
-    pair.lose();
+    pair.drop_in_flight();
     pair.disconnect(SERVER, ids.1);
     pair.deliver();
     assert!(matches!(pair.event(SERVER), Event::Disconnected { .. }));
@@ -247,11 +247,11 @@ fn lost_peer_is_sent_a_dreq() {
     let mut pair = Pair::new();
     let ids = pair.established();
     let now = pair.now;
-    assert!(pair.sides[CLIENT].lose(now, ids.0));
+    assert!(pair.sides[CLIENT].peer_lost(now, ids.0));
     assert!(matches!(pair.event(CLIENT), Event::PeerLost { .. }));
     assert_eq!(pair.state(CLIENT, ids.0), State::DreqSent);
     // Only once, and not after the connection has ended.
-    assert!(!pair.sides[CLIENT].lose(now, ids.0));
+    assert!(!pair.sides[CLIENT].peer_lost(now, ids.0));
     // The peer still exists.
     server_accepts_dreq(&mut pair, ids);
     pair.finish();

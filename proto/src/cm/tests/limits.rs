@@ -125,7 +125,7 @@ fn timeouts_from_a_peer_are_clamped() {
     req.local_comm_id += 1;
     req.qpn = Qpn::new(0x77);
     req.local_response_timeout = 0;
-    pair.lose();
+    pair.drop_in_flight();
     pair.say(SERVER, &Message::Req(req));
     let server = pair.requested();
     pair.accept(server);

@@ -140,8 +140,8 @@ impl Pair {
         (side, Message::parse(&transmit.mad[..]).unwrap().1)
     }
 
-    /// Loses all messages in flight; returns their number.
-    fn lose(&mut self) -> usize {
+    /// Drops all messages in flight; returns their number.
+    fn drop_in_flight(&mut self) -> usize {
         self.collect();
         self.sent.drain(..).count()
     }

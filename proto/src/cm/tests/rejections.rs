@@ -143,7 +143,7 @@ fn reason_6_rep_for_an_unknown_id_12_9_8_3() {
         .position(|(side, _)| *side == SERVER)
         .unwrap();
     let (_, rep) = pair.sent.remove(at).unwrap();
-    pair.lose();
+    pair.drop_in_flight();
     pair.arrive(CLIENT, &rep.mad[..]);
     pair.deliver();
     assert!(assert_rejected(

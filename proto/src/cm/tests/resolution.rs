@@ -127,7 +127,7 @@ fn retransmitted_request_gets_the_cached_reply() {
     pair.deliver();
     pair.assert_no_event();
     reply(&mut pair, question);
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.wait_for(CLIENT);
     pair.deliver();
     resolved(&mut pair, id);

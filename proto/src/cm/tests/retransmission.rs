@@ -72,7 +72,7 @@ fn peer_that_missed_every_rtu_gets_a_rej() {
     pair.ready(ids.0);
     // Each REP arrives, and each RTU is lost.
     for _ in 0..15 {
-        assert_eq!(pair.lose(), 1);
+        assert_eq!(pair.drop_in_flight(), 1);
         pair.wait_for(SERVER);
         let (_, transmit) = {
             pair.collect();
@@ -80,7 +80,7 @@ fn peer_that_missed_every_rtu_gets_a_rej() {
         };
         pair.arrive(CLIENT, &transmit.mad[..]);
     }
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.wait_for(SERVER);
     pair.deliver();
     assert!(matches!(pair.event(SERVER), Event::TimedOut { .. }));
@@ -127,7 +127,7 @@ fn duplicate_req_is_ignored_before_the_program_answers_12_9_8_2() {
 fn duplicate_req_gets_the_rep_again_12_9_8_2() {
     let mut pair = Pair::new();
     let (client, _) = pair.accepted();
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.wait_for(CLIENT);
     pair.deliver();
     assert!(matches!(pair.event(CLIENT), Event::Reply { .. }));
@@ -142,7 +142,7 @@ fn duplicate_rep_gets_the_rtu_again_12_9_8_2() {
     pair.deliver();
     pair.event(CLIENT);
     pair.ready(ids.0);
-    assert_eq!(pair.lose(), 1);
+    assert_eq!(pair.drop_in_flight(), 1);
     pair.wait_for(SERVER);
     pair.deliver();
     assert!(matches!(pair.event(SERVER), Event::Ready { .. }));
@@ -187,7 +187,7 @@ fn mra_for_a_req_delays_its_retransmission_12_6_6() {
     pair.deliver();
     assert!(matches!(pair.event(CLIENT), Event::Delayed { .. }));
     assert_eq!(pair.wait_for(CLIENT), mra_time());
-    pair.lose();
+    pair.drop_in_flight();
     pair.accept(server);
     pair.deliver();
     assert!(matches!(pair.event(CLIENT), Event::Reply { .. }));

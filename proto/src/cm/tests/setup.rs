@@ -292,7 +292,7 @@ fn addressee_of_each_message() {
     let req = Message::Req(req());
     assert_eq!(req.addressee(), Addressee::Service(SERVICE));
     let client = pair.connect();
-    pair.lose();
+    pair.drop_in_flight();
     let now = pair.now;
     pair.sides[CLIENT].abandon(now, client);
     let (_, rej) = pair.take();

@@ -108,7 +108,8 @@ impl Sizes {
 pub struct WindowLimits {
     /// The bytes that may be in flight on any path: what the receive buffer of a peer holds.
     pub base_bytes: u32,
-    /// The bytes that may be in flight on a path whose round trip shows no long queue.
+    /// The bytes that may be in flight on a path whose round trip shows no long queue. READ requests
+    /// with `max_rd_atomic` 1 may ask for more if this exceeds `base_bytes`.
     pub max_bytes: u32,
 }
 
@@ -186,6 +187,11 @@ impl Window {
         self.base
     }
 
+    /// Whether more than the base window may be in flight, if the path needs it.
+    pub(super) fn may_exceed_base(&self) -> bool {
+        !self.is_short_path && self.limit > self.base
+    }
+
     /// Sets whether the window never exceeds the base window.
     pub(super) fn set_short_path(&mut self, is_short_path: bool) {
         self.is_short_path = is_short_path;
@@ -203,8 +209,8 @@ impl Window {
         // A window beyond the base grows only if the path needs it: the application uses it (RFC
         // 7661), and the packets do not only wait in a queue.
         let is_used = in_flight * 2 >= window;
-        let may_exceed_base = !self.is_short_path && is_used && !self.round_trips.show_long_queue();
-        let limit = match may_exceed_base {
+        let exceeds_base = self.may_exceed_base() && is_used && !self.round_trips.show_long_queue();
+        let limit = match exceeds_base {
             true => self.limit,
             false => self.base,
         };

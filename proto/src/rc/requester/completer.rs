@@ -29,7 +29,7 @@ impl Requester {
             _ => self.una,
         };
         if matches!(aeth.syndrome, Syndrome::Ack(_)) && self.probe_answered(cx, psn) {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         if psn.before(oldest) || !psn.before(self.sent_end) {
             cx.counters.stale_responses += 1;
@@ -45,7 +45,7 @@ impl Requester {
                 } else if missing > 0 {
                     self.retransmit_rest(missing);
                 }
-                self.settle(cx, host)
+                self.fail_unsendable(cx, host)
             }
             Syndrome::RnrNak(timer) => self.receiver_not_ready(cx, psn, timer, host),
             Syndrome::Nak(NakCode::PsnSequence) => self.gap_reported(cx, psn, host),
@@ -81,7 +81,7 @@ impl Requester {
             cx.counters.rnr_retries_exceeded += 1;
             return self.fail(cx, WcStatus::RnrRetryExcErr, host);
         }
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     /// Handles a NAK that ends the request with `psn` in error.
@@ -101,7 +101,7 @@ impl Requester {
             _ => WcStatus::BadRespErr,
         };
         if self.refuses_partial(psn, status, cx.now) {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         cx.counters.fatal_naks_received += 1;
         self.refused(cx, psn, status, host)
@@ -119,16 +119,16 @@ impl Requester {
             if !self.has_gone_back() {
                 self.scoreboard.note_nak(psn);
             }
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         if self.una == before {
             // Linux's rxe, having sent an RNR NAK, sends this NAK for later packets. It reports no
             // loss, and the retransmission follows when the wait is over.
             if self.recovery.waits_for_receiver() {
-                return self.settle(cx, host);
+                return self.fail_unsendable(cx, host);
             }
             if self.recovery.is_duplicate_report(psn, cx.now) {
-                return self.settle(cx, host);
+                return self.fail_unsendable(cx, host);
             }
             if !self.recovery.gap_without_progress() {
                 return Outcome::RetriesExceeded;
@@ -137,12 +137,12 @@ impl Requester {
             && !self.recovery.waits_for_receiver()
             && self.fast_retransmit.is_in_flight(psn)
         {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         }
         self.recovery.gap_retransmitted(psn, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.retransmit();
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     #[inline]
@@ -195,8 +195,14 @@ impl Requester {
         if packets <= 0 {
             return;
         }
-        let in_flight = self.in_flight();
+        // The only READ request does not use the congestion window, which does not grow by it.
+        let in_flight = match self.single_read.is_outstanding() {
+            true => 0,
+            false => self.in_flight(),
+        };
         self.una = reached;
+        self.single_read
+            .progressed(reached, self.window.base(), cx.now);
         self.read_probe = ReadProbe::None;
         self.scoreboard.progressed(reached);
         self.complete_done(cx, reached, host);
@@ -255,7 +261,7 @@ impl Requester {
         host: &mut H,
     ) -> Outcome {
         let Some((head, wqe)) = self.answered(cx, psn, Some(payload), host) else {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         };
         let index = psn.diff(wqe.first_psn) as u32;
         let expected = match wqe.op {
@@ -284,7 +290,7 @@ impl Requester {
         host: &mut H,
     ) -> Outcome {
         let Some((head, wqe)) = self.answered(cx, psn, None, host) else {
-            return self.settle(cx, host);
+            return self.fail_unsendable(cx, host);
         };
         if !wqe.op.is_atomic() {
             cx.counters.stale_responses += 1;
@@ -350,7 +356,7 @@ impl Requester {
             self.update_credits(credits.count());
         }
         self.response_arrived(cx, host);
-        self.settle(cx, host)
+        self.fail_unsendable(cx, host)
     }
 
     /// Handles a fatal NAK for the request with this PSN.

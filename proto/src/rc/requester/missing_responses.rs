@@ -90,6 +90,7 @@ impl Requester {
         cx.counters.responses_lost += 1;
         self.recovery.gap_retransmitted(self.una, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
+        self.single_read.lost();
         if has_gone_back {
             self.go_back();
         } else {
@@ -186,6 +187,7 @@ impl Requester {
         cx.counters.responses_lost += 1;
         self.recovery.probe_answered(cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
+        self.single_read.lost();
         self.request_in_turn();
         true
     }

@@ -56,8 +56,13 @@ impl Requester {
             return Step::Wait;
         }
         let mut packets = self.request_length(cx, cursor, wqe);
-        let room = self.window_room(cursor);
-        if room < packets && cursor.in_flight(self.una) > 0 {
+        let in_flight = cursor.in_flight(self.una);
+        let room = match in_flight {
+            // The only request may ask for more than the window.
+            0 => self.window_room(cursor).max(self.single_read.length()),
+            _ => self.window_room(cursor),
+        };
+        if room < packets && in_flight > 0 {
             return Step::Wait;
         }
         packets = packets.min(room).max(1);
@@ -71,6 +76,10 @@ impl Requester {
         }
         let step = self.request(cx, cursor, wqe, packets, memory, out);
         if let Step::Sent(next) = step {
+            let is_single = cx.attr.max_rd_atomic == 1 && self.window.may_exceed_base();
+            if is_single && !is_repeated && matches!(wqe.op, SendOp::Read { .. }) {
+                self.single_read.sent(cursor.psn, next.psn, out.now());
+            }
             self.requests.add_outstanding(next.psn);
             self.requests.add_part(next.psn);
         }
@@ -91,6 +100,10 @@ impl Requester {
             true => most,
             false => window.div_ceil(u32::from(requests)).max(most),
         };
+        let length = self.single_read.length();
+        if length > window {
+            return length;
+        }
         if window > self.window.base() {
             return most;
         }

@@ -145,6 +145,9 @@ impl Responder {
         self.remember(cx.attr, Executed { first, end, kind });
         self.expected = end;
         self.message_done();
+        if cx.attr.max_dest_rd_atomic == 1 {
+            self.pacing.requested(cx.now, &reply, cx.attr.path_mtu);
+        }
         self.replies.read(self.msn, reply);
         Ok(())
     }

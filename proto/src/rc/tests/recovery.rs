@@ -351,6 +351,71 @@ fn queue_pairs_stay_within_a_shared_budget() {
     }
 }
 
+/// Returns ends that share a budget of `bytes` bytes, and whose peers are `peers`.
+fn sharing(bytes: usize, peers: &[u8]) -> Vec<Endpoint> {
+    let budget = Arc::new(OutOfOrderBudget::new(bytes));
+    let ends = peers.iter().map(|&peer| {
+        let dgid = Gid::from_ip(std::net::Ipv4Addr::new(192, 0, 2, peer).into());
+        let mut end = Endpoint::with(|attr| attr.av.dgid = dgid);
+        end.qp.share_out_of_order_budget(Arc::clone(&budget));
+        end
+    });
+    ends.collect()
+}
+
+/// Delivers `count` requests behind a gap. Returns the number of those that were kept.
+fn deliver_behind_gap(end: &mut Endpoint, count: u32) -> u32 {
+    let dropped = |end: &Endpoint| end.qp.counters().out_of_order_dropped;
+    let before = dropped(end);
+    let from = source(end.qp.attributes().av.dgid);
+    for offset in 1..=count {
+        let header = rdma(RcWriteOnly, offset, REMOTE, 0, 1);
+        let packet = Packet {
+            header,
+            payload: &[1],
+        };
+        end.qp.handle_packet(end.now, from, &packet, &mut end.host);
+    }
+    count - (dropped(end) - before) as u32
+}
+
+#[test]
+fn one_peer_leaves_room_in_a_shared_budget_for_the_others() {
+    const BYTES: usize = 100_000;
+    const MANY: u32 = 2_000;
+    let mut ends = sharing(BYTES, &[1, 1, 2, 3]);
+    let [first, second, other, last] = &mut ends[..] else {
+        unreachable!("there are four")
+    };
+    // All connections to a peer have one share, half of the budget.
+    let alone = deliver_behind_gap(first, MANY);
+    assert_eq!(deliver_behind_gap(second, 10), 0);
+    assert!(alone > 0 && alone < MANY);
+    assert_eq!(second.qp.counters().out_of_order_dropped, 10);
+    // What is left is shared in the same way.
+    let two = deliver_behind_gap(other, MANY);
+    let three = deliver_behind_gap(last, MANY);
+    assert!(two.abs_diff(alone / 2) <= 1, "{alone} {two}");
+    assert!(three.abs_diff(two / 2) <= 1, "{two} {three}");
+    // A share is free again when its queue is.
+    first.wait_for_deadline();
+    assert_eq!(deliver_behind_gap(second, 10), 10);
+}
+
+#[test]
+fn requests_that_the_out_of_order_queue_has_no_room_for_are_counted() {
+    let mut end = Endpoint::with_out_of_order_queue(QpType::Rc, 1000);
+    end.modify(QpState::Init, INIT, &attributes());
+    end.modify(QpState::Rtr, RTR, &attributes());
+    for offset in 1..10 {
+        write(&mut end, offset);
+    }
+    let dropped = end.qp.counters().out_of_order_dropped;
+    write(&mut end, 0);
+    assert_eq!(end.qp.counters().out_of_order_executed + dropped, 9);
+    assert!(dropped > 0);
+}
+
 /// A requester with ten packets in flight.
 fn sending() -> Endpoint {
     let mut end = Endpoint::new();

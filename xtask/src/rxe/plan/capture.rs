@@ -2,14 +2,14 @@
 //! capture.
 
 use super::cm::slow;
-use super::{Group, Judge, Kind, RC, clean, one, programs_between};
+use super::{Expectation, Group, Kind, RC, clean, one, programs_between};
 
 /// Returns the cells to capture.
 pub(crate) fn to_capture() -> Vec<Group> {
     let mut groups = Vec::new();
     for (name, ip) in [("capture-v4", "v4"), ("capture-v6", "v6")] {
         let mut group = clean(name, ip, "rxe to rxe, one message of each kind");
-        group.judge = Judge::Measured;
+        group.expectation = Expectation::Measured;
         group.sides = ["rxe1", "rxe2"];
         // One packet, and a first, a middle and a last one.
         for size in [0, 1, 601] {
@@ -48,7 +48,7 @@ pub(crate) fn to_capture() -> Vec<Group> {
         "v4",
         "rxe to rxe over a link that loses packets",
     );
-    lossy.judge = Judge::Measured;
+    lossy.expectation = Expectation::Measured;
     lossy.sides = ["rxe1", "rxe2"];
     lossy.netem = "loss 5%";
     let arguments = "op=write mtu=256 size=20000 count=10 depth=4";
@@ -56,7 +56,7 @@ pub(crate) fn to_capture() -> Vec<Group> {
     groups.push(lossy);
     let mut datagrams = clean("capture-ud", "v4", "rxe to rxe, datagrams");
     datagrams.kind = Kind::Programs;
-    datagrams.judge = Judge::Measured;
+    datagrams.expectation = Expectation::Measured;
     datagrams.sides = ["rxe1", "rxe2"];
     let command = "ibv_ud_pingpong -d {device} -g {gid} -s 65 -n 4";
     datagrams.cells.push(programs_between(
@@ -78,7 +78,7 @@ pub(crate) fn to_capture() -> Vec<Group> {
 fn messages(name: &'static str, ip: &'static str) -> Group {
     let mut group = clean(name, ip, "rxe to rxe, the connection manager's messages");
     group.kind = Kind::Programs;
-    group.judge = Judge::Measured;
+    group.expectation = Expectation::Measured;
     group.sides = ["rxe1", "rxe2"];
     let rping = "rping -c -I {address} -a {server} -C 1";
     for (name, server, client) in [

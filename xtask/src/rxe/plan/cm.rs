@@ -2,7 +2,7 @@
 //! connection manager and rxe on the other.
 
 use super::rsockets::on_a_bad_link;
-use super::{Cell, Extent, Group, Judge, Kind, clean, programs_between, serve};
+use super::{Cell, Expectation, Extent, Group, Kind, clean, programs_between, serve};
 
 /// Programs that connect on a clean link.
 pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) -> Group {
@@ -86,7 +86,7 @@ pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) 
 pub(super) fn lossy_connections(name: &'static str, ip: &'static str) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
-        judge: Judge::Lossy,
+        expectation: Expectation::Lossy,
         netem: "loss 1%",
         ..clean(name, ip, "librdmacm's programs, 1% of packets lost")
     };
@@ -170,7 +170,7 @@ fn connection(cells: &mut Vec<Cell>, case: &str) {
 pub(super) fn ends(name: &'static str, ip: &'static str) -> Group {
     let mut group = Group {
         kind: Kind::Programs,
-        judge: Judge::Lossy,
+        expectation: Expectation::Lossy,
         ..clean(
             name,
             ip,

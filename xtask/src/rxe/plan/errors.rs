@@ -1,6 +1,6 @@
 //! Deliberate errors, compared with the outcome between two rxe devices.
 
-use super::{Group, Judge, both, clean};
+use super::{Expectation, Group, both, clean};
 
 const RECEIVING: &[&str] = &["send", "send-imm", "write-imm"];
 const MEMORY: &[&str] = &["write", "write-imm", "read", "cas", "fadd"];
@@ -53,7 +53,7 @@ const UNRELIABLE: &[(&str, &[&str])] = &[
 /// Returns the group of all errors.
 pub(super) fn errors(ip: &'static str) -> Group {
     let mut group = Group {
-        judge: Judge::Reference,
+        expectation: Expectation::Reference,
         // The cells mostly wait, so several run concurrently.
         lanes: 4,
         ..clean(

@@ -1,6 +1,6 @@
 //! Transfers over impaired links.
 
-use super::{Extent, Group, Judge, RC, both, clean, one};
+use super::{Expectation, Extent, Group, RC, both, clean, one};
 
 /// The impairments of the link: name, netem arguments, description.
 pub(super) const IMPAIRMENTS: [(&str, &str, &str); 6] = [
@@ -28,7 +28,7 @@ pub(super) fn impaired(
     extent: Extent,
 ) -> Group {
     let mut group = Group {
-        judge: Judge::Lossy,
+        expectation: Expectation::Lossy,
         netem,
         // The cells mostly wait, so several run concurrently.
         lanes: 4,

@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 
 /// The expectation for a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judge {
+pub(crate) enum Expectation {
     /// Each cell checks its own result, and rxe's counters must not show faults.
     Strict,
     /// Each cell checks its own result; the link loses packets, so counters are ignored.
@@ -54,7 +54,7 @@ pub(crate) struct Group {
     /// The first part of the cells' full names.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    pub(crate) judge: Judge,
+    pub(crate) expectation: Expectation,
     /// The two sides, as the job's script names them.
     pub(crate) sides: [&'static str; 2],
     /// The kind of GID: `v4` or `v6`.
@@ -77,7 +77,7 @@ pub(crate) enum Extent {
     Full,
 }
 
-/// The group with the reference outcomes for [`Judge::Reference`].
+/// The group with the reference outcomes for [`Expectation::Reference`].
 pub(crate) const REFERENCE: &str = "errors-rxe";
 
 const SIDES: [&str; 2] = ["rxe", "urxe"];
@@ -98,7 +98,7 @@ pub(crate) fn groups(extent: Extent) -> Vec<Group> {
         windows("windows-v4", "v4"),
         Group {
             name: REFERENCE,
-            judge: Judge::Measured,
+            expectation: Expectation::Measured,
             sides: ["rxe1", "rxe2"],
             // Within one kernel a response arrives before the request's post returns, which is not
             // so between machines. The delay avoids that.
@@ -152,7 +152,7 @@ fn clean(name: &'static str, ip: &'static str, about: &'static str) -> Group {
     Group {
         name,
         kind: Kind::Agents,
-        judge: Judge::Strict,
+        expectation: Expectation::Strict,
         sides: SIDES,
         ip,
         netem: "",

@@ -1,4 +1,4 @@
-//! The places in which programs run: user, namespaces, and copy of urxe.
+//! How tests run programs: as which user, in which namespaces, and with which copy of urxe.
 
 use std::any::Any;
 use std::env;
@@ -17,21 +17,22 @@ use super::require::{IP, Need, is_root, search_path};
 /// The user and group ID of `nobody`.
 const NOBODY: &str = "65534";
 
-/// A way to start programs.
+/// Starts programs as a user, in namespaces, with a copy of urxe.
 #[derive(Clone)]
-pub struct Place {
+pub struct Runner {
     /// The command prefix.
     prefix: Vec<OsString>,
     /// The devices that are selected on this host, whose interfaces are unknown: all of them, also
     /// that of the loopback interface. A namespace has the default.
     devices: Option<&'static str>,
     urxe: PathBuf,
-    /// Objects that live as long as the place: its namespace, a copied installation.
+    /// Objects that live as long as the runner: its namespace, a copied installation.
     kept: Vec<Rc<dyn Any>>,
 }
 
-impl Place {
-    /// Returns this host and user, for programs that only query devices: others may use port 4791.
+impl Runner {
+    /// Returns the runner for this host and user, for programs that only query devices: other
+    /// programs may use port 4791.
     pub fn here() -> Self {
         static INSTALLATION: OnceLock<PathBuf> = OnceLock::new();
         let directory = INSTALLATION.get_or_init(|| {
@@ -48,20 +49,20 @@ impl Place {
         }
     }
 
-    /// Returns this user in a network namespace that has only a loopback interface, isolated from
-    /// other tests. Where namespaces are not allowed, it is the host's network.
+    /// Returns the runner for this user in a network namespace that has only a loopback interface,
+    /// isolated from other tests. Where namespaces are not allowed, it is the host's network.
     pub fn alone() -> Self {
         let here = Self::here();
         if !(IP.is_met() && Need::NetworkNamespaces.is_met()) {
             return here;
         }
         let namespace = Namespace::new(&here).loopback_up();
-        let mut place = namespace.place().clone();
-        place.kept.push(Rc::new(namespace));
-        place
+        let mut runner = namespace.runner().clone();
+        runner.kept.push(Rc::new(namespace));
+        runner
     }
 
-    /// Returns the same place for an unprivileged user, with a copy of urxe that this user can
+    /// Returns the same runner for an unprivileged user, with a copy of urxe that this user can
     /// read.
     pub fn unprivileged(&self) -> Self {
         let directory = Directory::new();
@@ -79,26 +80,26 @@ impl Place {
         } else {
             &[]
         };
-        let mut place = self.through(words);
-        place.urxe = directory.path().join("urxe");
-        place.kept.push(Rc::new(directory));
-        place
+        let mut runner = self.through(words);
+        runner.urxe = directory.path().join("urxe");
+        runner.kept.push(Rc::new(directory));
+        runner
     }
 
-    /// Returns the same place with another command prefix.
+    /// Returns the same runner with a longer command prefix.
     pub fn through<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Self {
-        let mut place = self.clone();
-        place
+        let mut runner = self.clone();
+        runner
             .prefix
             .extend(words.into_iter().map(|word| word.as_ref().to_owned()));
-        place
+        runner
     }
 
-    /// Returns the same place in a network namespace, which `words` enter.
+    /// Returns the same runner in a network namespace, which `words` enter.
     pub fn inside<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Self {
-        let mut place = self.through(words);
-        place.devices = None;
-        place
+        let mut runner = self.through(words);
+        runner.devices = None;
+        runner
     }
 
     /// Returns a command for a program without urxe.

@@ -3,19 +3,19 @@
 use crate::common::devices::DeviceInfo;
 use crate::common::namespace::{Namespace, VethPair};
 use crate::common::pingpong::{Pingpong, Side};
-use crate::common::place::Place;
 use crate::common::require::{DEVINFO, IP, Need, PINGPONG, is_root, require};
+use crate::common::runner::Runner;
 
 /// Returns a pair with the server at `va` and the client at `vb`.
 fn across(cable: &VethPair) -> Pingpong {
-    let server = Side::new(cable.a.place(), "urxe_va");
-    let client = Side::new(cable.b.place(), "urxe_vb");
+    let server = Side::new(cable.a.runner(), "urxe_va");
+    let client = Side::new(cable.b.runner(), "urxe_vb");
     Pingpong::new(server, client, VethPair::A)
 }
 
 fn cable(interface_mtu: u32) -> Option<VethPair> {
     require(&[PINGPONG, IP, Need::NetworkNamespaces])
-        .then(|| VethPair::new(&Place::here(), interface_mtu))
+        .then(|| VethPair::new(&Runner::here(), interface_mtu))
 }
 
 fn over_ipv4(interface_mtu: u32, path_mtus: &[u32]) {
@@ -41,8 +41,8 @@ fn over_ipv6(interface_mtu: u32, path_mtu: u32) {
     let Some(cable) = cable(interface_mtu) else {
         return;
     };
-    let server = DeviceInfo::query(cable.a.place(), "urxe_va").gid_index(VethPair::A6);
-    let client = DeviceInfo::query(cable.b.place(), "urxe_vb").gid_index(VethPair::B6);
+    let server = DeviceInfo::query(cable.a.runner(), "urxe_va").gid_index(VethPair::A6);
+    let client = DeviceInfo::query(cable.b.runner(), "urxe_vb").gid_index(VethPair::B6);
     let mut pingpong = across(&cable)
         .gids(server, client)
         .options(&format!("-c -m {path_mtu}"));
@@ -83,15 +83,15 @@ fn between_namespaces_over_ipv6_at_mtu_9000() {
 #[test]
 fn between_namespaces_over_link_local_addresses() {
     let Some(cable) = cable(1500) else { return };
-    let link_local = |place: &Place, device: &str| {
-        let gids = DeviceInfo::query(place, device).gids();
+    let link_local = |runner: &Runner, device: &str| {
+        let gids = DeviceInfo::query(runner, device).gids();
         let found = gids
             .into_iter()
             .find(|(_, gid)| gid.is_unicast_link_local());
         found.expect("each interface has a link-local address").0
     };
-    let server = link_local(cable.a.place(), "urxe_va");
-    let client = link_local(cable.b.place(), "urxe_vb");
+    let server = link_local(cable.a.runner(), "urxe_va");
+    let client = link_local(cable.b.runner(), "urxe_vb");
     across(&cable)
         .gids(server, client)
         .options("-c")
@@ -118,16 +118,16 @@ fn two_interfaces_of_one_host() {
         return;
     }
     // Packets between a host's own addresses go through the loopback interface.
-    let cable = VethPair::new(&Place::here(), 1500);
+    let cable = VethPair::new(&Runner::here(), 1500);
     cable.a.ip("link set lo up");
-    let side = Side::new(cable.a.place(), "urxe_va");
+    let side = Side::new(cable.a.runner(), "urxe_va");
     Pingpong::new(side.clone(), side, VethPair::A)
         .options("-c")
         .run()
         .success();
 }
 
-/// Runs the options that depend on the place: events, large messages, path MTUs.
+/// Runs the options that depend on the network: events, large messages, path MTUs.
 #[track_caller]
 fn runs_every_way(pingpong: &Pingpong) {
     pingpong.run().success();
@@ -146,10 +146,10 @@ fn as_a_user_without_privileges() {
     {
         return;
     }
-    let place = Place::alone().unprivileged();
-    let pingpong = Pingpong::over_loopback(&place);
+    let runner = Runner::alone().unprivileged();
+    let pingpong = Pingpong::over_loopback(&runner);
     runs_every_way(&pingpong);
-    let ipv6 = DeviceInfo::query(&place, "urxe_lo").gid_index("::1");
+    let ipv6 = DeviceInfo::query(&runner, "urxe_lo").gid_index("::1");
     pingpong.gids(ipv6, ipv6).options("-c").run().success();
 }
 
@@ -159,12 +159,12 @@ fn two_users_on_one_address() {
         return;
     }
     // The processes of one user share port 4791; those of another user get an error.
-    let place = Place::alone();
-    let first = Pingpong::over_loopback(&place);
+    let runner = Runner::alone();
+    let first = Pingpong::over_loopback(&runner);
     let held = first.iterations(1_000_000_000);
     let _exclusive = crate::common::pingpong::exclusive();
     let mut pair = held.start();
-    let side = Side::new(&place.unprivileged(), "urxe_lo");
+    let side = Side::new(&runner.unprivileged(), "urxe_lo");
     let ended = Pingpong::new(side.clone(), side, "127.0.0.1")
         .start()
         .finish();
@@ -180,8 +180,8 @@ fn in_a_user_and_network_namespace() {
     if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
         return;
     }
-    let namespace = Namespace::new_with_user(&Place::here()).loopback_up();
-    let pingpong = Pingpong::over_loopback(namespace.place());
+    let namespace = Namespace::new_with_user(&Runner::here()).loopback_up();
+    let pingpong = Pingpong::over_loopback(namespace.runner());
     runs_every_way(&pingpong);
 }
 
@@ -190,7 +190,7 @@ fn between_namespaces_without_any_privilege() {
     if !require(&[PINGPONG, IP, Need::UserNamespaces]) {
         return;
     }
-    let unprivileged = Place::here().unprivileged();
+    let unprivileged = Runner::here().unprivileged();
     let a = Namespace::new_with_user(&unprivileged);
     let cable = VethPair::join(a, 1500);
     across(&cable)

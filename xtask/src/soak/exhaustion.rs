@@ -13,7 +13,7 @@ const UNUSED_PORT: u16 = 7299;
 const PORT: u16 = 7298;
 
 /// Starts programs with scarce resources, of another kind in each turn.
-pub(super) fn some(turn: u64, libraries: &Path) -> Result<(), String> {
+pub(super) fn run(turn: u64, libraries: &Path) -> Result<(), String> {
     match turn % 3 {
         0 => files(libraries),
         1 => memory(libraries),

@@ -1,0 +1,393 @@
+//! Pacing of the responses to long READ requests that are outstanding one at a time.
+//!
+//! RC has no acknowledgement for READ responses, so in general a responder does not learn what the
+//! path carries. With `max_dest_rd_atomic` 1 it does: the next request of a long READ shows that all
+//! responses to the last one have arrived. The time from the last response to that request, the
+//! turnaround, is a round trip and the time for which the response was queued on the path.
+//!
+//! The path is idle between two such requests, so one that fills the path asks for many times what
+//! the path carries in a round trip. Sent at once, the responses would overflow the queue of a
+//! switch.
+
+use super::replies::ReadReply;
+use crate::host::RemoteKey;
+use crate::mtu::Mtu;
+use crate::time::Time;
+use std::time::Duration;
+
+/// The responses to a request for at most this many bytes are sent at once: it is the congestion
+/// window that is permitted on any path.
+const UNPACED: u32 = 256 << 10;
+
+/// The least number of bytes that is sent at once: a batch of a socket.
+const BATCH: u32 = 64 << 10;
+
+/// A burst lasts for this fraction (1/16) of a round trip, unless that is less than a batch.
+const BURST_FRACTION: u32 = 16;
+
+/// A turnaround shows a queue if it exceeds the shortest by more than this fraction (1/8), as in
+/// HyStart++ (RFC 9406).
+const QUEUE_FRACTION: u32 = 8;
+
+/// The responses are sent within less time than the path needs for them, by this fraction (1/16) of
+/// a round trip at first, and by 1/2 at most. Otherwise a path that has become faster would not be
+/// noticed.
+const FIRST_PROBE_FRACTION: u32 = 16;
+const LAST_PROBE_FRACTION: u32 = 2;
+
+/// The time for which the shortest turnaround is remembered; the path may change.
+const SHORTEST_LIFETIME: Duration = Duration::from_secs(10);
+
+/// The responses to a request, of which some may be sent.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    /// The number of responses, and the number of those that are sent at once.
+    packets: u32,
+    burst: u32,
+    begins: Time,
+    /// The time within which they are sent.
+    spread: Duration,
+    /// When the last of them was sent.
+    ended: Option<Time>,
+    /// Whether the spread is so long that the queue of the path empties.
+    drains: bool,
+    /// The memory behind that of the request: the next part of the same READ.
+    next: (RemoteKey, u64),
+}
+
+/// The number of packets that a path carries in a time.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    packets: u32,
+    time: Duration,
+}
+
+impl Rate {
+    /// The time that the path takes for this number of packets.
+    fn time_for(self, packets: u32) -> Duration {
+        let nanos = self.time.as_nanos() * u128::from(packets) / u128::from(self.packets.max(1));
+        Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64)
+    }
+
+    /// The number of packets that the path carries in this time.
+    fn packets_in(self, time: Duration) -> u32 {
+        let packets = time.as_nanos() * u128::from(self.packets) / self.time.as_nanos().max(1);
+        packets.min(u128::from(self.packets)) as u32
+    }
+}
+
+impl Current {
+    /// The time between two bursts.
+    fn interval(&self) -> Duration {
+        let rate = Rate {
+            packets: self.packets,
+            time: self.spread,
+        };
+        rate.time_for(self.burst)
+    }
+}
+
+/// The pacing of the responses of one queue pair.
+#[derive(Debug, Default)]
+pub(super) struct ResponsePacing {
+    current: Option<Current>,
+    /// The shortest turnaround, and when it was measured.
+    shortest: Option<(Duration, Time)>,
+    rate: Option<Rate>,
+    /// Whether a queue has shown the rate of the path. Until then the rate doubles with each
+    /// request.
+    is_measured: bool,
+    /// By how much less time is taken than the path needs.
+    probe: Duration,
+}
+
+impl ResponsePacing {
+    /// Handles a new request, given that all responses to earlier ones have arrived.
+    pub(super) fn requested(&mut self, now: Time, read: &ReadReply, mtu: Mtu) {
+        let bytes = read.left;
+        let packets = read.packets();
+        // The program may have waited before another READ.
+        let last = self.current.take();
+        if let Some(last) = last.filter(|last| last.next == (read.key, read.addr))
+            && let Some(ended) = last.ended
+        {
+            self.measure(now, &last, ended);
+        }
+        let (mut spread, mut burst, mut drains) = (Duration::ZERO, packets, false);
+        if bytes > UNPACED
+            && let Some((shortest, since)) = self.shortest
+        {
+            drains = now.since(since) > SHORTEST_LIFETIME;
+            let first = Rate {
+                packets,
+                time: shortest / 2,
+            };
+            let time = self.rate.get_or_insert(first).time_for(packets);
+            spread = match drains {
+                true => time + shortest,
+                false => time.saturating_sub(self.probe),
+            };
+            let in_burst = Rate {
+                packets,
+                time: spread,
+            };
+            burst = in_burst.packets_in(shortest / BURST_FRACTION);
+            burst = burst.max(BATCH / mtu.bytes() as u32);
+        }
+        self.current = Some(Current {
+            packets,
+            burst,
+            begins: now,
+            spread,
+            ended: None,
+            drains,
+            next: (read.key, read.addr.wrapping_add(u64::from(bytes))),
+        });
+    }
+
+    /// Measures the path by the responses to the last request, of which the last was sent at
+    /// `ended`.
+    fn measure(&mut self, now: Time, last: &Current, ended: Time) {
+        let turnaround = now.since(ended);
+        let shortest = match self.shortest {
+            Some((shortest, _)) if shortest < turnaround && !last.drains => shortest,
+            _ => {
+                self.shortest = Some((turnaround, now));
+                turnaround
+            }
+        };
+        let queued = turnaround - shortest;
+        let shows_queue = queued > shortest / QUEUE_FRACTION;
+        let Some(rate) = self.rate.filter(|_| !last.spread.is_zero()) else {
+            // Responses that were sent at once take the path this time. The shortest turnaround has
+            // some of it, so the rate is a little too high.
+            let (packets, time) = (last.packets, queued);
+            self.rate = shows_queue.then_some(Rate { packets, time });
+            return;
+        };
+        // The turnaround of a peer that was descheduled, or that repeated a request, is longer too.
+        let taken = ended.since(last.begins);
+        let queued = queued.min(shortest.max(taken));
+        self.is_measured |= shows_queue;
+        if !self.is_measured {
+            let packets = rate.packets.saturating_mul(2);
+            self.rate = Some(Rate { packets, ..rate });
+            return;
+        }
+        self.rate = Some(Rate {
+            packets: last.packets,
+            time: taken + queued,
+        });
+        self.probe = match shows_queue {
+            true => shortest / FIRST_PROBE_FRACTION,
+            false => (self.probe * 2).min(shortest / LAST_PROBE_FRACTION),
+        };
+    }
+
+    /// The number of responses to the current request that may have been sent by `now`.
+    pub(super) fn permitted(&self, now: Time) -> u32 {
+        let Some(current) = self.current else {
+            return u32::MAX;
+        };
+        let interval = current.interval();
+        let elapsed = now.since(current.begins);
+        if elapsed >= current.spread || interval.is_zero() {
+            return u32::MAX;
+        }
+        let bursts = elapsed.as_nanos() / interval.as_nanos() + 1;
+        u32::try_from(bursts * u128::from(current.burst)).unwrap_or(u32::MAX)
+    }
+
+    /// The time at which more responses may be sent, after `sent` of them.
+    pub(super) fn resumes_at(&self, sent: u32) -> Time {
+        let Some(current) = self.current else {
+            return Time::NEVER;
+        };
+        let bursts = sent / current.burst.max(1);
+        current.begins
+            + current
+                .interval()
+                .saturating_mul(bursts)
+                .min(current.spread)
+    }
+
+    /// Records that the last response to the current request was sent.
+    pub(super) fn ended(&mut self, now: Time) {
+        if let Some(current) = &mut self.current {
+            current.ended = Some(now);
+        }
+    }
+
+    /// Lets the responses to the current request be sent at once.
+    pub(super) fn stop(&mut self) {
+        self.current = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::RKey;
+    use crate::psn::Psn;
+
+    const MTU: Mtu = Mtu::B4096;
+
+    /// A path with a queue, the requester behind it, and the responder.
+    struct Path {
+        pacing: ResponsePacing,
+        now: Time,
+        round_trip: Duration,
+        /// The time that the path takes for a packet.
+        per_packet: Duration,
+        /// The end of the memory that was requested.
+        addr: u64,
+        /// The most packets in the queue.
+        longest_queue: u32,
+    }
+
+    impl Path {
+        fn new(round_trip: Duration, per_packet: Duration) -> Self {
+            Path {
+                pacing: ResponsePacing::default(),
+                now: Time(0),
+                round_trip,
+                per_packet,
+                addr: 0,
+                longest_queue: 0,
+            }
+        }
+
+        /// The packets that the path carries in a round trip.
+        fn product(&self) -> u32 {
+            (self.round_trip.as_nanos() / self.per_packet.as_nanos()) as u32
+        }
+
+        /// Answers a request for the next `packets` responses. Returns the time from the first
+        /// response to the arrival of the last, without the delay of the idle path.
+        fn request(&mut self, packets: u32) -> Duration {
+            let bytes = packets * MTU.bytes() as u32;
+            let first = Psn::new(0xff_ff00);
+            let read = ReadReply {
+                first,
+                end: first + packets,
+                addr: self.addr,
+                key: RemoteKey {
+                    rkey: RKey(1),
+                    srq: None,
+                },
+                left: bytes,
+                is_duplicate: false,
+            };
+            self.addr += u64::from(bytes);
+            self.pacing.requested(self.now, &read, MTU);
+            let begins = self.now;
+            let mut sent = 0;
+            let mut carried = begins;
+            while sent < packets {
+                let permitted = self.pacing.permitted(self.now).min(packets);
+                assert!(permitted > sent, "{permitted} {sent} {:?}", self.pacing);
+                carried = carried.max(self.now) + self.per_packet * (permitted - sent);
+                sent = permitted;
+                let queue = carried.since(self.now).as_nanos() / self.per_packet.as_nanos();
+                self.longest_queue = self.longest_queue.max(queue as u32);
+                if sent < packets {
+                    self.now = self.pacing.resumes_at(sent);
+                }
+            }
+            self.pacing.ended(self.now);
+            self.now = carried + self.round_trip;
+            carried.since(begins)
+        }
+
+        /// Doubles the requests up to `most` packets, and repeats the longest `times` times.
+        fn start(&mut self, most: u32, times: u32) {
+            let mut packets = 16;
+            while packets < most {
+                self.request(packets);
+                packets *= 2;
+            }
+            for _ in 0..times {
+                self.request(most);
+            }
+        }
+    }
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn responses_fill_a_path_and_do_not_overflow_its_queue() {
+        for round_trip in [ms(1), ms(10), ms(50), ms(200)] {
+            for per_packet in [330, 3_300, 33_000, 330_000].map(Duration::from_nanos) {
+                let mut path = Path::new(round_trip, per_packet);
+                let most = (16 * path.product()).clamp(64, 1 << 18);
+                path.start(most, 10);
+                let took = path.request(most);
+                assert!(
+                    took < (per_packet * most).mul_f64(1.05) + round_trip / 4,
+                    "{round_trip:?} {per_packet:?}: {took:?}"
+                );
+                // Up to 128 packets may come before any measurement.
+                let queue = path.longest_queue;
+                let product = path.product();
+                assert!(
+                    queue <= product + 100,
+                    "{round_trip:?} {per_packet:?}: {queue}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rate_follows_a_path_that_becomes_slower_or_faster() {
+        let mut path = Path::new(ms(10), Duration::from_micros(10));
+        path.start(16_000, 5);
+        path.per_packet = Duration::from_micros(20);
+        for _ in 0..4 {
+            path.request(16_000);
+        }
+        path.longest_queue = 0;
+        path.request(16_000);
+        assert!(path.longest_queue <= 500, "{}", path.longest_queue);
+        path.per_packet = Duration::from_micros(15);
+        for _ in 0..40 {
+            path.request(16_000);
+        }
+        let took = path.request(16_000);
+        assert!(
+            took < Duration::from_micros(16_000 * 15).mul_f64(1.1),
+            "{took:?}"
+        );
+    }
+
+    #[test]
+    fn longer_round_trip_is_not_taken_for_a_queue_for_ever() {
+        let mut path = Path::new(ms(10), Duration::from_micros(10));
+        path.start(16_000, 5);
+        path.round_trip = ms(20);
+        for _ in 0..300 {
+            path.request(16_000);
+        }
+        let took = path.request(16_000);
+        assert!(took < ms(160).mul_f64(1.2), "{took:?}");
+    }
+
+    #[test]
+    fn other_read_is_not_part_of_a_measurement() {
+        let mut path = Path::new(ms(10), Duration::from_micros(10));
+        path.start(16_000, 5);
+        // The program posts the next READ a second later.
+        path.now = path.now + Duration::from_secs(1);
+        path.addr += 1;
+        let took = path.request(16_000);
+        assert!(took < ms(160).mul_f64(1.1), "{took:?}");
+    }
+
+    #[test]
+    fn request_without_a_measured_round_trip_is_answered_at_once() {
+        let mut path = Path::new(ms(10), Duration::from_micros(10));
+        path.request(16_000);
+        assert_eq!(path.longest_queue, 16_000);
+    }
+}
