@@ -308,6 +308,9 @@ impl Answer {
 }
 
 /// Sends the responses to a READ, beginning with PSN `next`, up to `end`.
+///
+/// Not inlined: its registers and spills would be a part of the cost of an ACK.
+#[inline(never)]
 fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
     aeth: Aeth,

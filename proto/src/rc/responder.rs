@@ -173,6 +173,7 @@ impl Responder {
     }
 
     /// Handles a request behind a gap (9.7.5.1.2).
+    #[cold]
     fn out_of_sequence(
         &mut self,
         cx: &mut Context<'_>,
@@ -329,6 +330,7 @@ impl Responder {
     }
 
     /// Answers a duplicate request (9.7.5.1.1). The current message is not affected.
+    #[cold]
     fn duplicate<H: Host>(&mut self, cx: &mut Context<'_>, header: &Header, host: &mut H) {
         let psn = header.bth.psn;
         match header.bth.opcode.info().operation {
