@@ -5,7 +5,7 @@
 //! accesses the bytes, the program has no buffer to borrow them from, and data is neither copied
 //! into registered memory nor out of it.
 
-use crate::slices::Extent;
+use crate::pd::ProtectionDomain;
 use crate::wait::lock;
 use std::fmt;
 use std::io;
@@ -22,6 +22,43 @@ const ALIGNMENT: usize = 64;
 
 /// The rights on the memory of buffers. Peers have none, and no window can be bound to it.
 const LOCAL: Access = Access::LOCAL_WRITE;
+
+impl ProtectionDomain {
+    /// Allocates and registers a zeroed buffer for local use.
+    ///
+    /// # Errors
+    /// See [`OwnedError`]; `len` must be at least 1.
+    pub fn buffer(&self, len: usize) -> Result<LocalBuffer, OwnedError> {
+        LocalBuffer::zeroed(self.driver(), len)
+    }
+
+    /// Registers the bytes of a vector in place, as a buffer for local use.
+    ///
+    /// [`LocalBuffer::into_vec`] returns the vector.
+    ///
+    /// # Errors
+    /// See [`OwnedError`]; the vector must have at least one byte.
+    pub fn buffer_from(&self, data: Vec<u8>) -> Result<LocalBuffer, OwnedError> {
+        LocalBuffer::from_vec(self.driver(), data)
+    }
+
+    /// Allocates and registers a pool of `count` buffers for local use, each of `size` bytes.
+    ///
+    /// # Errors
+    /// See [`OwnedError`]; both numbers must be at least 1.
+    pub fn buffer_pool(&self, count: usize, size: usize) -> Result<BufferPool, OwnedError> {
+        BufferPool::new(self.driver(), count, size)
+    }
+}
+
+/// The part of a buffer that a work request uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extent {
+    /// The buffer's length, for sends and READs.
+    Length,
+    /// All of its capacity, for receives.
+    Capacity,
+}
 
 /// A buffer for local use: registered bytes that no peer can access.
 ///

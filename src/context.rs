@@ -1,16 +1,20 @@
 //! Opened devices.
 #![forbid(unsafe_code)]
 
-use crate::cq::{CompletionQueue, CqError};
 use crate::device::{Device, DeviceError};
 use crate::events::Events;
-use crate::mr::LocalWord;
-use crate::pd::ProtectionDomain;
-use crate::wait;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use urxe_driver as driver;
+
+impl Device {
+    /// Opens the device. (`ibv_open_device`.)
+    ///
+    /// # Errors
+    /// [`DeviceError::Open`].
+    pub fn open(&self) -> Result<Context, DeviceError> {
+        Context::new(self)
+    }
+}
 
 /// An opened device. (`ibv_context`.)
 ///
@@ -33,7 +37,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub(crate) fn open(device: &Device) -> Result<Context, DeviceError> {
+    fn new(device: &Device) -> Result<Context, DeviceError> {
         let failed = |source| DeviceError::Open {
             name: device.name().to_owned(),
             source,
@@ -50,102 +54,9 @@ impl Context {
         Device(Arc::clone(self.driver.device()))
     }
 
-    /// Allocates a protection domain. (`ibv_alloc_pd`.)
-    pub fn pd(&self) -> ProtectionDomain {
-        ProtectionDomain::new(self)
-    }
-
-    /// Creates a completion queue with a completion channel of its own. (`ibv_create_cq`.)
-    ///
-    /// It takes no size: it grows with the queue pairs that complete in it, so it cannot overrun.
-    ///
-    /// # Errors
-    /// [`CqError::Channel`] if no file descriptor is left.
-    pub fn completion_queue(&self) -> Result<CompletionQueue, CqError> {
-        CompletionQueue::new(self)
-    }
-
     /// The asynchronous events of the port, the queue pairs and the shared receive queues.
     pub fn events(&self) -> &Events {
         &self.events
-    }
-
-    /// Polls a word that a peer writes until its value meets a condition, and returns that value.
-    ///
-    /// The data of the same WRITE at lower addresses is visible then, and so is all data of earlier
-    /// WRITEs of the connection.
-    ///
-    /// Between two reads of the word the call receives packets and, if there are none, yields the
-    /// processor: a program that only reads the word relies on the progress thread, which competes
-    /// for the same processor. It never sleeps, so it is for values that are due soon. For others,
-    /// let the peer use [`SendRequest::write_with_imm`](crate::SendRequest::write_with_imm), which
-    /// makes a completion.
-    ///
-    /// ```
-    /// use urxe::{ConnectOptions, RemoteAccess, SendRequest};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
-    /// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
-    /// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
-    /// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
-    /// let memory = pd.register(8, RemoteAccess::WRITE)?;
-    /// a.post_send(SendRequest::write(&7_u64.to_ne_bytes(), &memory.remote()))?;
-    /// assert_eq!(context.wait_on(&memory.word(0)?, |value| value != 0)?, 7);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`CqError`] if there is no memory for the completion queue by which it receives.
-    pub fn wait_on(
-        &self,
-        word: &LocalWord,
-        condition: impl FnMut(u64) -> bool,
-    ) -> Result<u64, CqError> {
-        let value = self.wait_on_until(word, condition, None)?;
-        Ok(value.expect("without a deadline the wait ends with the condition"))
-    }
-
-    /// Polls a word like [`Context::wait_on`], for at most `timeout`; `None` if the condition is
-    /// not met by then.
-    ///
-    /// # Errors
-    /// As for [`Context::wait_on`].
-    pub fn wait_on_timeout(
-        &self,
-        word: &LocalWord,
-        condition: impl FnMut(u64) -> bool,
-        timeout: Duration,
-    ) -> Result<Option<u64>, CqError> {
-        self.wait_on_until(word, condition, wait::deadline(timeout))
-    }
-
-    fn wait_on_until(
-        &self,
-        word: &LocalWord,
-        mut condition: impl FnMut(u64) -> bool,
-        until: Option<Instant>,
-    ) -> Result<Option<u64>, CqError> {
-        // A queue without users: its polls receive packets and take no completions of others.
-        let mut receiver = None;
-        loop {
-            let value = word.load(Ordering::Acquire);
-            if condition(value) {
-                return Ok(Some(value));
-            }
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Ok(None);
-            }
-            let cq = match receiver.take() {
-                Some(cq) => cq,
-                None => Unused(self.driver.create_cq(1, None)?),
-            };
-            cq.0.poll_each(1, |_, _| ());
-            receiver = Some(cq);
-        }
     }
 
     pub(crate) fn driver(&self) -> &Arc<driver::Context> {
@@ -155,14 +66,5 @@ impl Context {
     /// Returns whether both refer to the same opened device.
     pub(crate) fn is(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
-    }
-}
-
-/// A completion queue without queue pairs, which is destroyed when this is dropped.
-struct Unused(Arc<driver::Cq>);
-
-impl Drop for Unused {
-    fn drop(&mut self) {
-        self.0.retire();
     }
 }

@@ -1,21 +1,20 @@
 //! Completion queues: the queues that report the results of work requests.
 #![forbid(unsafe_code)]
 
+mod asynchronous;
+
 use crate::completion::Completion;
 use crate::context::Context;
-use crate::error;
 use crate::outstanding::{Completed, Entry, Kind, Outstanding, WorkId};
 use crate::reactor::{Reactor, Watch};
 use crate::tasks::Tasks;
 use crate::wait::{self, TimedLock, lock};
-use futures_core::Stream;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use urxe_driver as driver;
 use urxe_driver::cq::MAX_CQE;
@@ -58,6 +57,18 @@ impl CqError {
             Self::TooManyUsers => libc::ENOMEM,
             Self::Driver(error) => error.errno(),
         }
+    }
+}
+
+impl Context {
+    /// Creates a completion queue with a completion channel of its own. (`ibv_create_cq`.)
+    ///
+    /// It takes no size: it grows with the queue pairs that complete in it, so it cannot overrun.
+    ///
+    /// # Errors
+    /// [`CqError::Channel`] if no file descriptor is left.
+    pub fn completion_queue(&self) -> Result<CompletionQueue, CqError> {
+        CompletionQueue::new(self)
     }
 }
 
@@ -295,60 +306,12 @@ impl CompletionQueue {
         Ok(any)
     }
 
-    /// Takes the oldest completion of a work request that no future has posted, and waits until
-    /// there is one.
-    ///
-    /// ```
-    /// # #[cfg(feature = "async-io")]
-    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
-    /// use urxe::prelude::*;
-    ///
-    /// let context = urxe::device("urxe_lo")?.open()?;
-    /// let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
-    /// let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
-    /// let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
-    /// let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
-    ///
-    /// let memory = pd.register(64, RemoteAccess::empty())?;
-    /// b.post_receive(ReceiveRequest::into(memory.slice(..)?).id(1))?;
-    /// a.post_send(SendRequest::send(b"hello").unsignaled())?;
-    /// assert_eq!(cq.next().await?.data()?, b"hello");
-    /// # Ok(())
-    /// # })}
-    /// # #[cfg(not(feature = "async-io"))]
-    /// # fn main() {}
-    /// ```
-    ///
-    /// # Errors
-    /// The error of the reactor.
-    pub async fn next(&self) -> error::Result<Completion> {
-        std::future::poll_fn(|context| self.poll_next_completion(context)).await
-    }
-
     /// Selects the reactor for the futures of this queue.
     ///
     /// Without this call they use that of the features, see [`reactor`](crate::reactor).
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         lock(&self.0.watch).use_reactor(Arc::new(reactor));
         self.0.tasks.notify();
-    }
-
-    fn poll_next_completion(&self, context: &TaskContext<'_>) -> Poll<error::Result<Completion>> {
-        let tasks = &self.0.tasks;
-        let polled = self.poll_tasks(|| tasks.poll_unclaimed(context.waker()))?;
-        polled.map(Ok)
-    }
-
-    /// Polls the completion of the operation that a future has posted.
-    pub(crate) fn poll_operation(
-        &self,
-        id: WorkId,
-        context: &TaskContext<'_>,
-    ) -> Poll<error::Result<Completion>> {
-        let tasks = &self.0.tasks;
-        let polled = self.poll_tasks(|| tasks.poll(id.to_driver(), context.waker()))?;
-        polled.map(Ok)
     }
 
     /// Calls `poll`, and makes progress on the queue if no other task does.
@@ -465,15 +428,6 @@ impl AsFd for CompletionQueue {
 impl AsRawFd for CompletionQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-/// See [`CompletionQueue::next`]. The stream does not end.
-impl Stream for CompletionQueue {
-    type Item = error::Result<Completion>;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_next_completion(context).map(Some)
     }
 }
 

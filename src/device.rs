@@ -1,7 +1,6 @@
 //! Devices: the network interfaces that can be opened.
 #![forbid(unsafe_code)]
 
-use crate::context::Context;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -127,14 +126,6 @@ pub fn device(name: &str) -> Result<Device, DeviceError> {
 pub struct Device(pub(crate) Arc<driver::Device>);
 
 impl Device {
-    /// Opens the device. (`ibv_open_device`.)
-    ///
-    /// # Errors
-    /// [`DeviceError::Open`].
-    pub fn open(&self) -> Result<Context, DeviceError> {
-        Context::open(self)
-    }
-
     /// The name of the device: `urxe_` and the interface's name, or the one that `URXE_DEVICES`
     /// gives it. (`ibv_get_device_name`.)
     pub fn name(&self) -> &str {

@@ -1,15 +1,14 @@
 //! Asynchronous events of a device: errors and state changes (11.6.3 of the specification).
 #![forbid(unsafe_code)]
 
-use crate::error;
+mod asynchronous;
+
 use crate::reactor::{Reactor, Readable};
 use crate::wait::{self, TimedLock};
-use futures_core::Stream;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -154,16 +153,6 @@ impl AsFd for Events {
 impl AsRawFd for Events {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-/// See [`Events::next`]. The stream does not end.
-impl Stream for Events {
-    type Item = error::Result<Event>;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_event(context)
-            .map(|event| Some(event.map_err(error::Error::from)))
     }
 }
 

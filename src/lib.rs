@@ -182,9 +182,11 @@ mod mw;
 pub mod net;
 mod outstanding;
 mod pd;
+mod post_error;
 pub mod prelude;
 mod qp;
 pub mod reactor;
+mod registration;
 mod slices;
 mod srq;
 mod sync;
@@ -192,6 +194,7 @@ mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod wait;
+mod wait_on;
 mod work;
 
 pub use buffer::{BufferPool, LocalBuffer};

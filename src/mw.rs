@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::mr::{LocalSlice, RemoteAccess, RemoteRegion};
+use crate::pd::ProtectionDomain;
 use crate::slices::SliceList;
 use crate::work::{SendData, SendRequest};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +12,13 @@ use urxe_driver::tables::KEY_VARIANT;
 use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, RKey};
 use urxe_proto::work::SendOp;
+
+impl ProtectionDomain {
+    /// Allocates an unbound memory window. (`ibv_alloc_mw`.)
+    pub fn window(&self, kind: WindowType) -> MemoryWindow {
+        MemoryWindow::new(Mw::allocate(self.driver(), kind))
+    }
+}
 
 /// A memory window: a remote key with its own rights for a part of a memory region. (`ibv_mw`.)
 ///

@@ -5,7 +5,8 @@
 //! completion queues have reserved entries.
 #![forbid(unsafe_code)]
 
-use crate::slices::{Extent, Memory};
+use crate::buffer::Extent;
+use crate::slices::Memory;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::tasks::RoomWaiters;
 use std::collections::{HashMap, VecDeque};

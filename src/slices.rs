@@ -1,9 +1,9 @@
 //! The memory of a work request: slices of regions, or one buffer.
 #![forbid(unsafe_code)]
 
-use crate::buffer::LocalBuffer;
+use crate::buffer::{Extent, LocalBuffer};
 use crate::mr::LocalSlice;
-use crate::work::PostError;
+use crate::post_error::PostError;
 use std::fmt;
 use std::ops::Deref;
 use urxe_proto::work::Sge;
@@ -113,15 +113,6 @@ impl Deref for Elements {
             Elements::Many(elements) => elements,
         }
     }
-}
-
-/// The part of a buffer that a work request uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Extent {
-    /// The buffer's length, for sends and READs.
-    Length,
-    /// All of its capacity, for receives.
-    Capacity,
 }
 
 impl Memory {

@@ -6,16 +6,23 @@
 //! held until the shared receive queue is dropped, so memory is never freed too early.
 #![forbid(unsafe_code)]
 
+use crate::buffer::Extent;
 use crate::cq::{CompletionQueue, CqError, Reservation};
 use crate::outstanding::{SharedReceives, WorkId};
 use crate::pd::ProtectionDomain;
-use crate::slices::Extent;
 use crate::wait::lock;
 use crate::work::{PostError, ReceiveRequest};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_driver as driver;
 use urxe_driver::srq::{SrqAttr, SrqChange, SrqError};
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
+
+impl ProtectionDomain {
+    /// Returns a builder for a shared receive queue in this domain. (`ibv_create_srq`.)
+    pub fn shared_receive_queue(&self) -> SharedReceiveQueueBuilder<'_> {
+        SharedReceiveQueueBuilder::new(self)
+    }
+}
 
 /// A builder for a shared receive queue. (`ibv_srq_init_attr`.)
 #[derive(Debug)]

@@ -14,6 +14,13 @@ use rustix::fs::StatVfsMountFlags;
 
 use crate::private;
 
+/// The replacement for libibverbs and librdmacm.
+pub const LIBRARY: &str = "liburxe.so";
+/// The object that redirects sysfs paths, where mounts are not possible.
+pub use urxe_sysfs::PRELOAD;
+/// The object that redirects socket calls to rsockets.
+pub const RSPRELOAD: &str = "librspreload.so";
+
 /// An object that this command contains.
 #[derive(Clone, Copy)]
 pub struct Object {
@@ -99,7 +106,7 @@ fn unpack_to(base: &Path, object: Object) -> io::Result<PathBuf> {
 #[cfg(feature = "embed")]
 mod objects {
     use super::Object;
-    use crate::library::{LIBRARY, PRELOAD, RSPRELOAD};
+    use super::{LIBRARY, PRELOAD, RSPRELOAD};
 
     /// Defines a function that returns the content of a file that Cargo has built.
     ///

@@ -8,12 +8,7 @@ use std::time::SystemTime;
 
 use crate::embedded;
 
-/// The replacement for libibverbs and librdmacm.
-pub const LIBRARY: &str = "liburxe.so";
-/// The object that redirects sysfs paths, where mounts are not possible.
-pub use urxe_sysfs::PRELOAD;
-/// The object that redirects socket calls to rsockets.
-pub const RSPRELOAD: &str = "librspreload.so";
+pub use crate::embedded::{LIBRARY, PRELOAD, RSPRELOAD};
 
 /// An error that prevents using a shared object.
 #[derive(Debug, thiserror::Error)]

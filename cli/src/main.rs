@@ -24,6 +24,7 @@ mod stat;
 mod sysfs;
 mod top;
 mod vendored;
+mod which;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -31,8 +32,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// The environment variable with the log filter, in `tracing_subscriber::EnvFilter` syntax.
-const LOG: &str = "URXE_LOG";
+use run::LOG;
 
 /// RDMA verbs in user space: RoCEv2 without a NIC, a kernel module or root.
 #[derive(Parser)]

@@ -17,7 +17,11 @@ use urxe_driver::device::{self, Selection};
 use urxe_net::{FaultParseError, FaultSpec};
 
 use crate::library::{self, RSPRELOAD};
+use crate::which::find_program;
 use crate::{elf, environment, launch, sysfs, vendored};
+
+/// The environment variable with the log filter, in `tracing_subscriber::EnvFilter` syntax.
+pub const LOG: &str = "URXE_LOG";
 
 /// The exit status of `env` and shells for a program that does not exist.
 const NOT_FOUND: u8 = 127;
@@ -175,7 +179,7 @@ impl Options {
             (device::VARIABLE, devices.map(OsString::from)),
             ("URXE_PCAP", self.pcap),
             ("URXE_FAULTS", self.faults.map(OsString::from)),
-            (crate::LOG, self.log.map(OsString::from)),
+            (LOG, self.log.map(OsString::from)),
         ];
         let chosen = chosen.into_iter();
         variables.extend(chosen.filter_map(|(name, value)| Some((name, value?))));
@@ -293,17 +297,6 @@ fn preload(variables: &mut Vec<sysfs::Variable>, path: PathBuf) -> Result<(), St
     }
     variables.push((launch::PRELOAD, preload));
     Ok(())
-}
-
-/// Returns the file that the system would execute for this name.
-pub fn find_program(name: &OsStr) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name)).filter(|path| path.exists());
-    }
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path)
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file())
 }
 
 /// Returns the reason why the dynamic linker ignores the search path for this program, if any.

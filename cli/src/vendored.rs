@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::launch::{NAMES, SEARCH_PATH};
-use crate::{elf, run};
+use crate::{elf, which};
 
 /// The longest chain of scripts whose interpreter is a script; the kernel's limit is similar.
 const MAX_SCRIPTS: usize = 4;
@@ -62,7 +62,7 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
         let bytes = word.as_bytes();
         !bytes.starts_with(b"-") && !bytes.contains(&b'=')
     });
-    run::find_program(name?)
+    which::find_program(name?)
 }
 
 /// Returns whether the dynamic linker loads a copy for this program.
@@ -241,7 +241,7 @@ mod tests {
         let root = env::temp_dir().join(format!("urxe-scripts-{}", std::process::id()));
         fs::create_dir(&root).expect("own directory");
         let path = root.join("script");
-        let sh = run::find_program(OsStr::new("sh"));
+        let sh = which::find_program(OsStr::new("sh"));
         for (line, expected) in [
             ("#! /bin/sh -e\n", Some(PathBuf::from("/bin/sh"))),
             ("#!/usr/bin/env -S A=1 sh -e\n", sh),

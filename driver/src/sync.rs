@@ -46,10 +46,6 @@ const SPINS: u32 = 100;
 // atomic instruction with acquire ordering, and only `unlock` stores `UNLOCKED`, with release
 // ordering. So one thread at a time holds the lock.
 unsafe impl lock_api::RawMutex for FutexLock {
-    #[expect(
-        clippy::declare_interior_mutable_const,
-        reason = "each use of the constant is the state of a new lock"
-    )]
     const INIT: Self = FutexLock {
         state: AtomicU32::new(UNLOCKED),
     };

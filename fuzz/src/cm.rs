@@ -26,7 +26,7 @@ const PEERS: u8 = 3;
 /// # Panics
 /// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::with_input(bytes, |input: Input| input.run());
+    crate::target::with_input(bytes, |input: Input| input.run());
 }
 
 /// The steps of the application and of the peers.

@@ -10,7 +10,7 @@ use urxe_proto::wire::Bth;
 /// # Panics
 /// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::with_input(bytes, |input: Input| input.check());
+    crate::target::with_input(bytes, |input: Input| input.check());
 }
 
 /// A packet, its addresses, and the bit errors on its way.

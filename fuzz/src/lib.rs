@@ -13,12 +13,11 @@ pub mod packet;
 pub mod pair;
 pub mod queue_pair;
 pub mod sharing;
+mod target;
 
 // Some inputs send datagrams and bind addresses. They run in a network namespace of their own.
 #[path = "../../tests/common/own_network.rs"]
 mod own_network;
-
-use arbitrary::{Arbitrary, Unstructured};
 
 /// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -62,16 +61,4 @@ pub fn replay(check: fn(&[u8])) -> std::process::ExitCode {
         println!("{}: passed", file.display());
     }
     std::process::ExitCode::SUCCESS
-}
-
-/// Returns whether this process runs in its own network namespace.
-pub(crate) fn has_own_network() -> bool {
-    std::env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_some()
-}
-
-/// Decodes `bytes` as an input and runs it. Too short inputs are skipped.
-pub(crate) fn with_input<I: for<'a> Arbitrary<'a>>(bytes: &[u8], run: impl FnOnce(I)) {
-    if let Ok(input) = I::arbitrary_take_rest(Unstructured::new(bytes)) {
-        run(input);
-    }
 }

@@ -4,21 +4,22 @@
 //! processes of one host face others that bind names and send arbitrary datagrams and forwarded
 //! messages.
 
+mod packet;
+mod sockets;
 mod traffic;
 
 use arbitrary::Arbitrary;
-use libc::{AF_UNIX, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM};
+use libc::{SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM};
+use packet::{ATTRIBUTE, FIRST_ID, Packet, QPN, SECOND_ID};
+use sockets::{address, flow, own_address, unix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use traffic::{Traffic, hosts};
 use urxe_net::fuzzing::{self, Instruction, SharedPort};
 use urxe_net::{Datagram, LocalAddress, Options, SLOTS, Shared};
-use urxe_proto::cm::wire::{Attribute, MadHeader};
-use urxe_proto::icrc::{Flow, FlowIcrc, IpId};
-use urxe_proto::ids::Qpn;
-use urxe_proto::wire::{Bth, Deth, Layout};
+use urxe_proto::cm::wire::Attribute;
 
 /// Runs the input that `bytes` encode.
 ///
@@ -28,10 +29,10 @@ pub fn check(bytes: &[u8]) {
     // Abstract socket names and ports are shared by the whole process.
     static EXCLUSIVE: Mutex<()> = Mutex::new(());
     let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    crate::with_input(bytes, |input: Input| match input {
+    crate::target::with_input(bytes, |input: Input| match input {
         Input::Steering(steering) => steering.run(),
         // In the host's network the names could belong to other processes.
-        Input::Names(names) if crate::has_own_network() => names.run(),
+        Input::Names(names) if crate::target::has_own_network() => names.run(),
         Input::Names(_) => {}
         Input::Traffic(traffic) => traffic.run(),
     });
@@ -54,78 +55,6 @@ pub struct Steering {
     order: BTreeMap<u8, u16>,
     others: Option<u16>,
     packets: Vec<Packet>,
-}
-
-/// A datagram: bytes, and header fields that replace some of them.
-#[derive(Arbitrary, Debug)]
-struct Packet {
-    bytes: Vec<u8>,
-    qpn: Option<Target>,
-    /// The attribute of a MAD.
-    attribute: Option<u8>,
-    /// The first bytes of the two communication IDs.
-    ids: Option<(u8, u8)>,
-    sealed: bool,
-}
-
-#[derive(Arbitrary, Clone, Copy, Debug)]
-enum Target {
-    Slot(u8, u16),
-    /// The slot of the first or the second process.
-    Known(bool, u16),
-    Gsi,
-    Multicast,
-}
-
-/// The offsets of the fields that the steering program reads.
-const QPN: usize = 5;
-const MAD: usize = Bth::LEN + Deth::LEN;
-const ATTRIBUTE: usize = MAD + 16;
-const FIRST_ID: usize = MAD + MadHeader::LEN;
-const SECOND_ID: usize = FIRST_ID + 4;
-
-impl Packet {
-    /// Returns the bytes, with the ICRC of `flow` if it is sealed. The two processes have the slots
-    /// `own` and `other`.
-    fn to_bytes(&self, own: u8, other: u8, flow: &FlowIcrc) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        bytes.truncate(1000);
-        let mut put = |at: usize, piece: &[u8]| {
-            if bytes.len() < at + piece.len() {
-                bytes.resize(at + piece.len(), 0);
-            }
-            bytes[at..at + piece.len()].copy_from_slice(piece);
-        };
-        if let Some(target) = self.qpn {
-            let qpn = match target {
-                Target::Slot(slot, low) => u32::from(slot) << urxe_net::QPN_BITS | u32::from(low),
-                Target::Known(second, low) => {
-                    u32::from(if second { other } else { own }) << urxe_net::QPN_BITS
-                        | u32::from(low)
-                }
-                Target::Gsi => Qpn::GSI.get(),
-                Target::Multicast => Qpn::MULTICAST.get(),
-            };
-            put(QPN, &qpn.to_be_bytes()[1..]);
-        }
-        if let Some(number) = self.attribute {
-            put(ATTRIBUTE, &u16::from(number % 0x20).to_be_bytes());
-        }
-        if let Some((first, second)) = self.ids {
-            put(FIRST_ID, &[first]);
-            put(SECOND_ID, &[second]);
-        }
-        if self.sealed && bytes.len() >= Bth::LEN {
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            let id = IpId {
-                id: 0,
-                dont_fragment: true,
-            };
-            let icrc = flow.compute(id, &bytes);
-            bytes.extend_from_slice(&icrc);
-        }
-        bytes
-    }
 }
 
 /// Executes a classic BPF program as the kernel does (`Documentation/networking/filter.rst`).
@@ -252,17 +181,6 @@ fn shared_port() -> &'static SharedPort {
     })
 }
 
-/// Returns a loopback address that no other process uses.
-fn own_address(number: u8) -> Ipv4Addr {
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | number, high, low)
-}
-
-fn flow(from: Ipv4Addr, port: u16, to: Ipv4Addr) -> FlowIcrc {
-    let flow = Flow::new((from, port).into(), (to, urxe_net::ROCE_PORT).into());
-    FlowIcrc::new(&flow.expect("both addresses are IPv4"))
-}
-
 /// Sockets that hold names of slots, and processes that choose theirs.
 #[derive(Arbitrary, Debug)]
 pub struct Names {
@@ -280,46 +198,12 @@ struct NameOwner {
     listens: Option<u8>,
 }
 
-/// A Unix socket.
-fn unix(kind: i32) -> OwnedFd {
-    // SAFETY: the arguments are numbers. The descriptor is new and has no other owner.
-    unsafe {
-        let fd = libc::socket(AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
-        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd)
-    }
-}
-
-/// The address of an abstract name, and its length.
-fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: all zeros is an address without a name.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = AF_UNIX as libc::sa_family_t;
-    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let len = size_of::<libc::sa_family_t>() + 1 + name.len();
-    (address, len as libc::socklen_t)
-}
-
 /// A socket with a name, unless it is taken.
 fn bind_name(name: &str, kind: i32) -> Option<OwnedFd> {
     let (socket, (address, len)) = (unix(kind), address(name));
     // SAFETY: the pointer and the length describe `address`, which the call reads.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     (bound == 0).then_some(socket)
-}
-
-/// A connection to the process that listens under a name, as this user's other processes have.
-///
-/// # Panics
-/// When there is none.
-fn connected(name: &str) -> OwnedFd {
-    let (socket, (address, len)) = (unix(SOCK_SEQPACKET), address(name));
-    // SAFETY: the pointer and the length describe `address`, which the call reads.
-    let done = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    assert_eq!(done, 0, "{name}: {}", std::io::Error::last_os_error());
-    socket
 }
 
 impl Names {

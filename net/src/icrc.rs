@@ -74,6 +74,7 @@ impl SenderCache {
 
     /// Verifies the ICRC of a packet that arrived at position `position` of a GRO batch. Returns
     /// its identification, `None` for IPv6.
+    #[inline]
     pub(super) fn verify(
         &mut self,
         src: SocketAddr,
@@ -84,41 +85,64 @@ impl SenderCache {
         let entry = &mut self.0[Self::index(src)];
         let sender = match entry {
             Some(sender) if sender.src == src && sender.dst == dst => sender,
-            _ => {
-                let Some(flow) = Flow::new(src, SocketAddr::new(dst, ROCE_PORT)) else {
-                    // The kernel does not mix families on one socket, but a forwarded message may.
-                    return Err(IcrcError::Length(bytes.len()));
-                };
-                entry.insert(Sender {
-                    src,
-                    dst,
-                    icrc: FlowIcrc::new(&flow),
-                    last: sent_id(0),
-                    increments: false,
-                    df_in_doubt: false,
-                })
-            }
+            // The kernel does not mix families on one socket, but a forwarded message may.
+            _ => entry.insert(Sender::new(src, dst).ok_or(IcrcError::Length(bytes.len()))?),
         };
+        let id = sender.verify(position, bytes)?;
+        Ok(src.is_ipv4().then_some(id))
+    }
+}
+
+impl Sender {
+    /// Returns the entry of a sender whose numbering is unknown; `None` if the families differ.
+    #[cold]
+    fn new(src: SocketAddr, dst: IpAddr) -> Option<Self> {
+        let flow = Flow::new(src, SocketAddr::new(dst, ROCE_PORT))?;
+        Some(Sender {
+            src,
+            dst,
+            icrc: FlowIcrc::new(&flow),
+            last: sent_id(0),
+            increments: false,
+            df_in_doubt: false,
+        })
+    }
+
+    /// Verifies the ICRC of a packet of this sender. Returns its identification.
+    #[inline]
+    fn verify(&mut self, position: u16, bytes: &[u8]) -> Result<IpId, IcrcError> {
         let guess = IpId {
-            id: if sender.increments {
-                sender.last.id.wrapping_add(1)
+            id: if self.increments {
+                self.last.id.wrapping_add(1)
             } else {
                 position
             },
-            dont_fragment: sender.last.dont_fragment,
+            dont_fragment: self.last.dont_fragment,
         };
-        let id = if sender.df_in_doubt {
-            sender.icrc.verify(bytes, guess)?
+        let id = if self.df_in_doubt {
+            self.verify_in_doubt(bytes, guess)?
         } else {
-            let known = sender.icrc.verify_known_sender(bytes, guess);
-            // One damaged packet can have this effect. Two in a row mean that the sender differs.
-            sender.df_in_doubt = known.is_err() && sender.icrc.verify(bytes, guess).is_ok();
-            known?
+            (self.icrc.verify_known_sender(bytes, guess))
+                .inspect_err(|_| self.failed(bytes, guess))?
         };
-        sender.df_in_doubt = false;
-        sender.last = id;
-        sender.increments = id.id != position;
-        Ok(src.is_ipv4().then_some(id))
+        self.last = id;
+        self.increments = id.id != position;
+        Ok(id)
+    }
+
+    /// Verifies the ICRC of a packet with either value of «don't fragment».
+    #[cold]
+    fn verify_in_doubt(&mut self, bytes: &[u8], guess: IpId) -> Result<IpId, IcrcError> {
+        let id = self.icrc.verify(bytes, guess)?;
+        self.df_in_doubt = false;
+        Ok(id)
+    }
+
+    /// Records that a packet failed with the known value of «don't fragment». One damaged packet
+    /// may pass with the other value. Two in a row mean that the sender differs.
+    #[cold]
+    fn failed(&mut self, bytes: &[u8], guess: IpId) {
+        self.df_in_doubt = self.icrc.verify(bytes, guess).is_ok();
     }
 }
 

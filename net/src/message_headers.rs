@@ -90,13 +90,20 @@ impl MessageHeaders {
             len: (header.msg_len as usize).min(MESSAGE_SIZE),
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         };
-        // SAFETY: recvmmsg has filled the header and its control buffer, and neither has been
-        // modified since: this function's contract, section Safety.
-        unsafe {
-            for_each_control(&header.msg_hdr, |level, kind, value| {
-                message.apply_control(level, kind, value);
-            });
-        }
+        // SAFETY: recvmmsg has filled the header, and it has not been modified since: this function's
+        // contract, section Safety. So the length is that of the part of the control buffer that
+        // holds control messages. The buffer lives as long as this value, and no reference to it
+        // exists (see `new`).
+        #[allow(clippy::unnecessary_cast, reason = "the length is a `u32` with musl")]
+        let controls = unsafe {
+            std::slice::from_raw_parts(
+                header.msg_hdr.msg_control.cast::<u8>(),
+                header.msg_hdr.msg_controllen as usize,
+            )
+        };
+        for_each_control(controls, |level, kind, value| {
+            message.apply_control(level, kind, value);
+        });
         make_ready(&mut header.msg_hdr);
         message
     }
@@ -121,15 +128,25 @@ impl Message {
                 self.segment = usize::try_from(control_int(value)).unwrap_or(0);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // Before Linux 6.16 a process of this user can send descriptors. urxe never does,
-                // so they are closed.
-                for fd in value.chunks_exact(4) {
-                    // SAFETY: the kernel has just installed this descriptor, and nothing else owns
-                    // it.
-                    unsafe { libc::close(control_int(fd)) };
-                }
+                // SAFETY: the kernel has just installed these descriptors, and nothing else
+                // has seen the message.
+                unsafe { close_descriptors(value) };
             }
             _ => {}
         }
+    }
+}
+
+/// Closes the descriptors in a control message. Before Linux 6.16 a process of this user can send
+/// some. urxe never does.
+///
+/// # Safety
+/// The kernel must have installed the descriptors in `value` with this message, and nothing else
+/// may own them.
+#[cold]
+unsafe fn close_descriptors(value: &[u8]) {
+    for fd in value.chunks_exact(4) {
+        // SAFETY: nothing else owns the descriptor: the caller's contract, section Safety.
+        unsafe { libc::close(control_int(fd)) };
     }
 }

@@ -337,11 +337,23 @@ impl Inbound {
         datagram: &mut Datagram<'_>,
         f: &mut impl FnMut(&Datagram<'_>),
     ) {
-        let Some(injector) = &self.faults else {
-            return self.verify(state, datagram, f);
-        };
+        match &self.faults {
+            None => self.verify(state, datagram, f),
+            Some(injector) => self.deliver_through_faults(injector, state, datagram, f),
+        }
+    }
+
+    /// Passes a datagram to the fault injector, and delivers those that the injector releases.
+    #[cold]
+    fn deliver_through_faults(
+        &self,
+        injector: &Mutex<Injector<OwnedDatagram>>,
+        state: &mut InboundState,
+        datagram: &Datagram<'_>,
+        f: &mut impl FnMut(&Datagram<'_>),
+    ) {
         let mut released = Vec::new();
-        lock(injector).pass((&*datagram).into(), clock::now(), &mut |p| released.push(p));
+        lock(injector).pass(datagram.into(), clock::now(), &mut |p| released.push(p));
         for datagram in &released {
             self.verify(state, &mut datagram.datagram(), f);
         }
@@ -358,16 +370,7 @@ impl Inbound {
         let verdict = (state.senders).verify(src, dst, datagram.index, datagram.bytes);
         datagram.ip_id = verdict.unwrap_or(None);
         if self.capture.is_active() {
-            self.capture.record(&Record {
-                direction: Direction::In,
-                src: datagram.src,
-                dst: datagram.dst.with_port(ROCE_PORT),
-                tos: datagram.tos,
-                ttl: datagram.ttl,
-                ip_id: datagram.ip_id,
-                comment: verdict.is_err().then_some("wrong ICRC"),
-                bytes: datagram.bytes,
-            });
+            self.capture(datagram, verdict.is_ok());
         }
         match verdict {
             Ok(_) => {
@@ -375,15 +378,34 @@ impl Inbound {
                 state.tally.bytes += datagram.bytes.len() as u64;
                 f(datagram);
             }
-            Err(error) => {
-                match error {
-                    IcrcError::Length(_) => self.counters.malformed.add(1),
-                    IcrcError::Mismatch { .. } => self.counters.icrc_errors.add(1),
-                }
-                self.counters.count_invalid(datagram.dst);
-                tracing::debug!(src = %datagram.src, %error, "dropped a datagram");
-            }
+            Err(error) => self.drop_invalid(datagram, &error),
         }
+    }
+
+    /// Captures a datagram.
+    #[cold]
+    fn capture(&self, datagram: &Datagram<'_>, is_valid: bool) {
+        self.capture.record(&Record {
+            direction: Direction::In,
+            src: datagram.src,
+            dst: datagram.dst.with_port(ROCE_PORT),
+            tos: datagram.tos,
+            ttl: datagram.ttl,
+            ip_id: datagram.ip_id,
+            comment: (!is_valid).then_some("wrong ICRC"),
+            bytes: datagram.bytes,
+        });
+    }
+
+    /// Counts a datagram that is dropped for its ICRC or length.
+    #[cold]
+    fn drop_invalid(&self, datagram: &Datagram<'_>, error: &IcrcError) {
+        match error {
+            IcrcError::Length(_) => self.counters.malformed.add(1),
+            IcrcError::Mismatch { .. } => self.counters.icrc_errors.add(1),
+        }
+        self.counters.count_invalid(datagram.dst);
+        tracing::debug!(src = %datagram.src, %error, "dropped a datagram");
     }
 
     /// Counts the datagrams delivered since the last call, and writes the capture. To be called

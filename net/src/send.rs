@@ -230,7 +230,9 @@ impl SendBatch {
         if path.inner().has_faults() {
             self.flush_through_faults(path.inner(), &mut report);
         } else {
-            self.capture(path.inner());
+            if path.inner().sender.outbound.capture.is_active() {
+                self.capture(path.inner());
+            }
             self.flush_groups(path.inner(), &mut report);
         }
         self.path = Some(path);
@@ -274,29 +276,38 @@ impl SendBatch {
                     counters.messages_out.add(count as u64);
                     self.sent += count;
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN) => {
-                        path.sender.socket.set_full(true);
-                        report.blocked = true;
+                Err(error) => {
+                    self.send_failed(path, error, report);
+                    if report.blocked {
                         return;
                     }
-                    // EIO: the device cannot compute the checksums of segments. EINVAL: on some
-                    // kernels, a segment exceeds the MTU; sending the packets one by one yields the
-                    // actual error.
-                    Some(code @ (libc::EIO | libc::EINVAL)) if self.groups[self.sent].count > 1 => {
-                        if code == libc::EIO {
-                            path.sender.socket.give_up_gso();
-                            self.max_segments = 1;
-                        }
-                        self.send_singly(path, report);
-                        self.sent += 1;
-                    }
-                    _ => {
-                        report.lost(path, self.groups[self.sent].count as u64, error);
-                        self.sent += 1;
-                    }
-                },
+                }
+            }
+        }
+    }
+
+    /// Handles the error of a system call that was to send the first unsent group.
+    #[cold]
+    fn send_failed(&mut self, path: &PathInner, error: io::Error, report: &mut SendReport) {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EAGAIN) => {
+                path.sender.socket.set_full(true);
+                report.blocked = true;
+            }
+            // EIO: the device cannot compute the checksums of segments. EINVAL: on some kernels, a
+            // segment exceeds the MTU; sending the packets one by one yields the actual error.
+            Some(code @ (libc::EIO | libc::EINVAL)) if self.groups[self.sent].count > 1 => {
+                if code == libc::EIO {
+                    path.sender.socket.give_up_gso();
+                    self.max_segments = 1;
+                }
+                self.send_singly(path, report);
+                self.sent += 1;
+            }
+            _ => {
+                report.lost(path, self.groups[self.sent].count as u64, error);
+                self.sent += 1;
             }
         }
     }
@@ -350,6 +361,7 @@ impl SendBatch {
     }
 
     /// Sends the packets of the first unsent group one by one, each as a lone packet.
+    #[cold]
     fn send_singly(&mut self, path: &PathInner, report: &mut SendReport) {
         for range in self.groups[self.sent].packets() {
             let packet = &mut self.buffer[range];
@@ -362,6 +374,7 @@ impl SendBatch {
     }
 
     /// Passes the packets one by one to the fault injector, which copies them.
+    #[cold]
     fn flush_through_faults(&mut self, path: &PathInner, report: &mut SendReport) {
         for range in self.groups.iter().flat_map(Group::packets) {
             let packet = &mut self.buffer[range];
@@ -372,10 +385,9 @@ impl SendBatch {
         path.sender.outbound.capture.flush();
     }
 
+    /// Captures the packets that are not captured yet.
+    #[cold]
     fn capture(&mut self, path: &PathInner) {
-        if !path.sender.outbound.capture.is_active() {
-            return;
-        }
         let packets = self
             .groups
             .iter()
@@ -400,6 +412,7 @@ impl SendBatch {
 }
 
 impl Transmit for SendBatch {
+    #[inline]
     fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.path.is_none() || len < MIN_PACKET {
             return None;
@@ -421,6 +434,7 @@ impl Transmit for SendBatch {
         Some(&mut self.buffer[start..start + len])
     }
 
+    #[inline]
     fn commit(&mut self) {
         let (Some(staged), Some(path)) = (self.staged.take(), &self.path) else {
             return;

@@ -133,30 +133,34 @@ impl ControlList {
     }
 }
 
-/// Calls `f` with level, type and value of each control message of a received message.
-///
-/// # Safety
-/// `msg_control` and `msg_controllen` of `message` must describe a readable buffer of well-formed
-/// control messages, such as a receive call leaves.
-pub(super) unsafe fn for_each_control(
-    message: &libc::msghdr,
+/// Calls `f` with level, type and value of each control message in `list`, which is what a receive
+/// call has stored. Ends at the first malformed one.
+#[inline]
+pub(super) fn for_each_control(
+    mut list: &[u8],
     mut f: impl FnMut(libc::c_int, libc::c_int, &[u8]),
 ) {
-    // SAFETY: the control buffer of `message` is readable and holds well-formed control messages:
-    // the caller's contract, section Safety. So the CMSG macros return pointers inside the buffer.
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(message);
-        while let Some(header) = at.as_ref() {
-            let overhead = libc::CMSG_LEN(0) as usize;
-            // A `u32` with musl.
-            #[allow(clippy::unnecessary_cast)]
-            let len = (header.cmsg_len as usize).saturating_sub(overhead);
-            let value = std::slice::from_raw_parts(libc::CMSG_DATA(at), len);
-            f(header.cmsg_level, header.cmsg_type, value);
-            at = libc::CMSG_NXTHDR(message, at);
-        }
+    // SAFETY: CMSG_LEN computes a size and accesses no memory.
+    let value_at = unsafe { libc::CMSG_LEN(0) } as usize;
+    while list.len() >= value_at {
+        // SAFETY: `list` has at least the bytes of a header, since a value follows the header. Every
+        // bit pattern is a valid `cmsghdr`, and an unaligned read needs no alignment.
+        let header = unsafe { list.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
+        // A `u32` with musl.
+        #[allow(clippy::unnecessary_cast)]
+        let len = header.cmsg_len as usize;
+        let Some(value) = list.get(value_at..len) else {
+            return;
+        };
+        f(header.cmsg_level, header.cmsg_type, value);
+        list = list
+            .get(len.next_multiple_of(CONTROL_ALIGN)..)
+            .unwrap_or(&[]);
     }
 }
+
+/// The alignment of control messages in a list.
+const CONTROL_ALIGN: usize = size_of::<usize>();
 
 /// Returns the `int` at the start of a control message, or its single byte.
 pub(super) fn control_int(value: &[u8]) -> i32 {
@@ -273,19 +277,37 @@ mod tests {
         list.push(libc::IPPROTO_IP, libc::IP_TOS, 0x2e_i32);
         list.push(libc::IPPROTO_UDP, libc::UDP_SEGMENT, 1040_u16);
         list.push(libc::IPPROTO_IP, libc::IP_TTL, 64_i32);
-        let (pointer, len) = list.as_list();
-        // SAFETY: `msghdr` consists of integers and raw pointers, for which zeroes are valid.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_control = pointer;
-        message.msg_controllen = len as _;
         let mut found = Vec::new();
-        // SAFETY: `message` refers to `list`, whose messages are well-formed and which outlives the
-        // call.
-        unsafe { for_each_control(&message, |l, t, v| found.push((l, t, v.to_vec()))) };
+        for_each_control(&list.buffer.0[..list.used], |level, kind, value| {
+            found.push((level, kind, value.to_vec()));
+        });
         assert_eq!(found.len(), 3);
         assert_eq!(control_int(&found[0].2), 0x2e);
         assert_eq!(found[1].1, libc::UDP_SEGMENT);
         assert_eq!(found[1].2, 1040_u16.to_ne_bytes());
         assert_eq!(control_int(&found[2].2), 64);
+    }
+
+    #[test]
+    fn list_of_control_messages_ends_at_a_malformed_one() {
+        let mut list = ControlList::new();
+        list.push(libc::IPPROTO_IP, libc::IP_TOS, 1_i32);
+        let first = list.used;
+        list.push(libc::IPPROTO_IP, libc::IP_TTL, 64_i32);
+        let all = list.buffer.0[..list.used].to_vec();
+        let count = |bytes: &[u8]| {
+            let mut count = 0;
+            for_each_control(bytes, |_, _, _| count += 1);
+            count
+        };
+        assert_eq!(count(&all), 2);
+        assert_eq!(count(&[]), 0);
+        // The second one is longer than the list, and then shorter than a header.
+        assert_eq!(count(&all[..all.len() - 8]), 1);
+        for len in [usize::MAX, usize::MAX - 6, 0, 1] {
+            let mut bytes = all.clone();
+            bytes[first..first + size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+            assert_eq!(count(&bytes), 1, "{len}");
+        }
     }
 }

@@ -7,15 +7,15 @@ mod udp;
 
 use crate::data::{Sink, Source};
 use crate::error::Error;
-use crate::lock;
-use crate::service::{self, Service};
+use crate::service::{self, Datagrams, Service};
 use crate::settings::{Settings, defaults};
+use crate::sync::lock;
 use crate::wait::{Waitable, Waiters};
 use crate::watch::Watchers;
-use link::{Arrived, DatagramLink};
+use link::{Arrived, DatagramLink, SLOT};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,10 +23,6 @@ use std::sync::{Arc, Mutex, Weak};
 use urxe_driver::AddressHandle;
 use urxe_proto::ids::Qpn;
 use urxe_proto::rsocket::datagram::UdpHeader;
-use urxe_proto::rsocket::stream::LOW_WATER;
-
-/// The size of a buffer: the longest datagram with its header, in bytes.
-pub(super) const SLOT: u32 = LOW_WATER;
 
 /// A datagram socket.
 #[derive(Debug)]
@@ -167,10 +163,9 @@ impl DatagramSocket {
 
     /// Registers the socket with the service thread, which receives introductions.
     fn register(&self, state: &mut State) {
-        if !std::mem::replace(&mut state.has_service, true)
-            && let Some(me) = self.me.upgrade()
-        {
-            self.service.register_datagrams(&me);
+        if !std::mem::replace(&mut state.has_service, true) {
+            self.service
+                .register_datagrams(Weak::<Self>::clone(&self.me));
         }
     }
 
@@ -314,22 +309,6 @@ impl DatagramSocket {
         Ok((room - sink.room(), from))
     }
 
-    /// Receives pending introductions.
-    pub(super) fn receive_introductions(&self) {
-        let mut buffer = [0; SLOT as usize];
-        while let Some((len, from)) = udp::receive(&self.udp, &mut buffer) {
-            let Some((introduction, header)) = UdpHeader::parse(&buffer[..len]) else {
-                continue;
-            };
-            if introduction.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
-                continue;
-            }
-            if let Err(error) = self.take_introduction(&introduction, from, &buffer[header..len]) {
-                tracing::warn!("rsocket: cannot answer {from}: {error}");
-            }
-        }
-    }
-
     fn take_introduction(
         &self,
         introduction: &UdpHeader,
@@ -397,7 +376,23 @@ impl DatagramSocket {
     }
 }
 
-/// Returns the IP address in the form in which addresses are compared: IPv4 where possible.
-fn canonical(address: SocketAddr) -> IpAddr {
-    address.ip().to_canonical()
+impl Datagrams for DatagramSocket {
+    fn udp(&self) -> &OwnedFd {
+        &self.udp
+    }
+
+    fn receive_introductions(&self) {
+        let mut buffer = [0; SLOT as usize];
+        while let Some((len, from)) = udp::receive(&self.udp, &mut buffer) {
+            let Some((introduction, header)) = UdpHeader::parse(&buffer[..len]) else {
+                continue;
+            };
+            if introduction.address.is_ipv4() != from.ip().to_canonical().is_ipv4() {
+                continue;
+            }
+            if let Err(error) = self.take_introduction(&introduction, from, &buffer[header..len]) {
+                tracing::warn!("rsocket: cannot answer {from}: {error}");
+            }
+        }
+    }
 }

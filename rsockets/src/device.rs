@@ -1,6 +1,6 @@
 //! Opened devices. The sockets on a device share its context and protection domain.
 
-use crate::lock;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::io;
 use std::process;

@@ -17,12 +17,13 @@ pub mod error;
 mod service;
 pub mod settings;
 pub mod stream;
+mod sync;
 mod wait;
 pub mod watch;
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 pub use datagram::DatagramSocket;
 pub use stream::StreamSocket;
@@ -54,9 +55,4 @@ pub fn find(number: RawFd) -> Option<Socket> {
 pub fn remove(number: RawFd) -> Option<Socket> {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
     sockets.as_mut()?.remove(&number)
-}
-
-/// Locks a mutex and ignores poisoning, because no critical section leaves its data inconsistent.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

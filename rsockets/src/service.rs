@@ -2,20 +2,52 @@
 //! receives introductions of datagram peers, sends keep-alive probes, and closes connections whose
 //! program does not wait for it.
 
-use crate::datagram::DatagramSocket;
 use crate::error::Error;
-use crate::lock;
-use crate::stream::StreamSocket;
-use crate::stream::closing::Closing;
+use crate::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use urxe_driver::cm::{Event, EventChannel};
 use urxe_net::thread;
+
+/// A stream, as the thread serves it.
+pub(super) trait Stream: fmt::Debug + Send + Sync {
+    /// Returns the tag of its identifier.
+    fn service_number(&self) -> usize;
+
+    /// Handles an event of its identifier.
+    fn handle_event(&self, event: &Event);
+
+    /// Returns the interval of keep-alive probes.
+    fn keep_idle(&self) -> Duration;
+
+    /// Sends a keep-alive probe.
+    fn keep_alive(&self);
+}
+
+/// A socket that receives introductions of datagram peers.
+pub(super) trait Datagrams: fmt::Debug + Send + Sync {
+    /// Returns the UDP socket on which they arrive.
+    fn udp(&self) -> &OwnedFd;
+
+    /// Receives pending introductions.
+    fn receive_introductions(&self);
+}
+
+/// A connection that is being closed.
+pub(super) trait Closing: fmt::Debug + Send + Sync {
+    /// Returns the descriptor that is readable when there may be progress, once
+    /// [`Closing::advance`] has returned false.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Closes the connection if it does not have to wait. Returns whether it is closed.
+    fn advance(&self) -> bool;
+}
 
 /// The objects that the thread serves.
 #[derive(Debug)]
@@ -24,14 +56,14 @@ pub(super) struct Service {
     wake: OwnedFd,
     next: AtomicUsize,
     /// Streams by the tag of their identifiers.
-    streams: Mutex<HashMap<usize, Weak<StreamSocket>>>,
+    streams: Mutex<HashMap<usize, Weak<dyn Stream>>>,
     /// Streams without another owner: connections that are being accepted.
-    kept: Mutex<HashMap<usize, Arc<StreamSocket>>>,
+    kept: Mutex<HashMap<usize, Arc<dyn Stream>>>,
     /// The times of the next keep-alive probes.
     kept_alive: Mutex<HashMap<usize, Instant>>,
-    datagrams: Mutex<Vec<Weak<DatagramSocket>>>,
+    datagrams: Mutex<Vec<Weak<dyn Datagrams>>>,
     /// Connections that are being closed.
-    closing: Mutex<Vec<Arc<Closing>>>,
+    closing: Mutex<Vec<Arc<dyn Closing>>>,
 }
 
 static SERVICE: Mutex<Option<(u32, Arc<Service>)>> = Mutex::new(None);
@@ -73,56 +105,58 @@ impl Service {
     }
 
     /// Registers a stream for events and returns the tag for its identifier.
-    pub fn register(&self, socket: &Arc<StreamSocket>) -> usize {
+    pub fn register(&self, socket: Weak<dyn Stream>) -> usize {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.streams).insert(number, Arc::downgrade(socket));
+        lock(&self.streams).insert(number, socket);
         number
     }
 
     /// Owns a stream until it is released.
-    pub fn keep(&self, socket: &Arc<StreamSocket>) {
-        lock(&self.kept).insert(socket.service_number(), Arc::clone(socket));
+    pub fn keep(&self, socket: Arc<dyn Stream>) {
+        lock(&self.kept).insert(socket.service_number(), socket);
     }
 
-    /// Transfers the ownership of a stream to the caller.
-    pub fn release(&self, socket: &StreamSocket) -> Option<Arc<StreamSocket>> {
-        lock(&self.kept).remove(&socket.service_number())
+    /// Ends the ownership of a stream, of which the caller has an `Arc`. Returns whether it was
+    /// owned.
+    pub fn release(&self, socket: &dyn Stream) -> bool {
+        let kept = lock(&self.kept).remove(&socket.service_number());
+        kept.is_some()
     }
 
     /// Removes a stream that is being closed.
-    pub fn forget(&self, socket: &StreamSocket) {
+    pub fn forget(&self, socket: &dyn Stream) {
         lock(&self.streams).remove(&socket.service_number());
         self.end_keep_alive(socket);
-        drop(self.release(socket));
+        self.release(socket);
     }
 
     /// Starts keep-alive probes.
-    pub fn begin_keep_alive(&self, socket: &StreamSocket) {
+    pub fn begin_keep_alive(&self, socket: &dyn Stream) {
         let at = Instant::now() + socket.keep_idle();
         lock(&self.kept_alive).insert(socket.service_number(), at);
         self.wake();
     }
 
     /// Stops keep-alive probes.
-    pub fn end_keep_alive(&self, socket: &StreamSocket) {
+    pub fn end_keep_alive(&self, socket: &dyn Stream) {
         lock(&self.kept_alive).remove(&socket.service_number());
     }
 
     /// Receives introductions for a datagram socket.
-    pub fn register_datagrams(&self, socket: &Arc<DatagramSocket>) {
-        lock(&self.datagrams).push(Arc::downgrade(socket));
+    pub fn register_datagrams(&self, socket: Weak<dyn Datagrams>) {
+        lock(&self.datagrams).push(socket);
         self.wake();
     }
 
     /// Removes a datagram socket that is being closed.
-    pub fn unregister_datagrams(&self, socket: &DatagramSocket) {
-        lock(&self.datagrams).retain(|other| !std::ptr::eq(other.as_ptr(), socket));
+    pub fn unregister_datagrams(&self, socket: &dyn Datagrams) {
+        lock(&self.datagrams).retain(|other| !std::ptr::addr_eq(other.as_ptr(), socket));
         self.wake();
     }
 
     /// Closes a connection as soon as it does not have to wait for the peer.
-    pub fn close_later(&self, closing: Closing) {
-        lock(&self.closing).push(Arc::new(closing));
+    pub fn close_later(&self, closing: Arc<dyn Closing>) {
+        lock(&self.closing).push(closing);
         self.wake();
     }
 

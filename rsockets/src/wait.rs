@@ -3,8 +3,8 @@
 //! change.
 
 use crate::error::Error;
-use crate::lock;
 use crate::settings::defaults;
+use crate::sync::lock;
 use crate::watch::Watchers;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;

@@ -1,7 +1,7 @@
 //! Wakes threads that wait for several sockets. Each waiting thread has a descriptor, which becomes
 //! readable on a change of one of its sockets, whichever thread causes it.
 
-use crate::lock;
+use crate::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

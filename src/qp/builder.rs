@@ -1,7 +1,10 @@
 //! The builder of queue pairs.
 #![forbid(unsafe_code)]
 
-use super::{BuildError, Core, DatagramQueuePair, PreparedQueuePair, Settings};
+use super::connected::PreparedQueuePair;
+use super::core::{Core, Settings};
+use super::datagram::DatagramQueuePair;
+use super::error::BuildError;
 use crate::cq::CompletionQueue;
 use crate::mr::RemoteAccess;
 use crate::outstanding::Outstanding;
@@ -12,6 +15,19 @@ use urxe_driver::qp::{QpCap, QpInit, ReceivesFrom};
 use urxe_proto::ids::QKey;
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::QpType;
+
+impl ProtectionDomain {
+    /// Returns a builder for a queue pair with these completion queues. (`ibv_create_qp`.)
+    ///
+    /// Both may be the same queue.
+    pub fn queue_pair<'a>(
+        &'a self,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> QueuePairBuilder<'a> {
+        QueuePairBuilder::new(self, send_cq, recv_cq)
+    }
+}
 
 /// A builder for a queue pair. (`ibv_qp_init_attr`.)
 ///

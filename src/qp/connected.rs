@@ -1,7 +1,8 @@
 //! Queue pairs of reliable and unreliable connections.
 #![forbid(unsafe_code)]
 
-use super::{BuildError, Core};
+use super::core::Core;
+use super::error::BuildError;
 use crate::device::Device;
 use crate::endpoint::{ConnectOptions, Endpoint};
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};

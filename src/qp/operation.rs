@@ -4,7 +4,10 @@
 //! the completion. There is no cancellation of a posted work request in verbs.
 #![forbid(unsafe_code)]
 
-use super::{Core, DatagramQueuePair, Destination, PreparedQueuePair, QueuePair, Refused};
+use super::connected::{PreparedQueuePair, QueuePair};
+use super::core::{Core, Refused};
+use super::datagram::DatagramQueuePair;
+use super::destination::Destination;
 use crate::buffer::LocalBuffer;
 use crate::completion::{Completion, Done};
 use crate::cq::CompletionQueue;

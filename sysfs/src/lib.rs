@@ -5,7 +5,6 @@
 //! - `preload`: redirects paths to the view where mounts are forbidden.
 //! - `counter_service`: a process that keeps the counters up to date.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -14,8 +13,10 @@ mod environment;
 mod mount;
 mod preload;
 mod tree;
+mod variable;
 
 pub use preload::PRELOAD;
+pub use variable::Variable;
 
 /// Whether and how to show the devices in sysfs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,9 +30,6 @@ pub enum View {
     /// Do not show them.
     No,
 }
-
-/// A variable for the program's environment: name and value.
-pub type Variable = (&'static str, OsString);
 
 /// Shows the devices to this process and its children, or to the program that it executes with the
 /// returned variables. `object` finds the shared object that programs preload ([`PRELOAD`]).

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use urxe_driver::device;
 
-use crate::Variable;
 use crate::environment::LONGEST_ROOT;
 pub use crate::environment::VARIABLE;
 use crate::mount::{CLASS, NODES};
 use crate::tree::{self, DEVICES, VERBS};
+use crate::variable::Variable;
 
 /// The file name of the preloaded shared object.
 pub const PRELOAD: &str = "liburxe_preload.so";

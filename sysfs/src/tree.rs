@@ -14,6 +14,9 @@ use urxe_proto::ids::{Gid, PKey};
 pub const DEVICES: &str = "infiniband";
 /// The directory of the uverbs devices in `/sys/class`.
 pub const VERBS: &str = "infiniband_verbs";
+/// The directory of the parent device, in that of the device, to which `device` is a link. hwloc
+/// ignores a device without a link, and one whose link has `/virtual/` in its text.
+const PARENT: &str = ".parent";
 /// The version of the kernel's uverbs ABI, which scripts read.
 const VERBS_ABI: u32 = 6;
 /// The ABI version of a driver without an ABI of its own.
@@ -55,7 +58,8 @@ pub fn write(class: &Path, device: &Device) -> io::Result<()> {
         }
     }
     write_node(&root, device)?;
-    write_parent(&root.join("device"), class, device)?;
+    write_parent(&root.join(PARENT), class, device)?;
+    symlink(PARENT, root.join("device"))?;
     write_port(&root.join("ports").join(PORT.to_string()), device)?;
 
     let verbs = class.join(VERBS);

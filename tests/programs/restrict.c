@@ -18,6 +18,7 @@
 
 // Numbers that are the same on all architectures of Linux, for headers that lack them.
 #define PIDFD_OPEN 434
+#define CLONE3 435
 #define CLOSE_RANGE 436
 #define ALWAYS (-1)
 #define AF_UNIX_NUMBER 1
@@ -51,7 +52,9 @@ static const struct rule RULES[] = {
 	{ "5.10", SYS_madvise, 2, 23, ALWAYS, 0, EINVAL },
 	// Before Linux 6.16.
 	{ "6.1", SYS_setsockopt, 1, 1, 2, 83, ENOPROTOOPT },    // SO_PASSRIGHTS
-	// What the default policy of Docker refuses of the calls that urxe makes.
+	// What the default policy of Docker refuses, as far as urxe may call it. Only older ones, or
+	// those for kernels before 4.8, refuse process_vm_readv.
+	{ "docker", CLONE3, ALWAYS, 0, ALWAYS, 0, ENOSYS },
 	{ "docker", SYS_unshare, ALWAYS, 0, ALWAYS, 0, EPERM },
 	{ "docker", SYS_mount, ALWAYS, 0, ALWAYS, 0, EPERM },
 	{ "docker", SYS_umount2, ALWAYS, 0, ALWAYS, 0, EPERM },

@@ -71,6 +71,23 @@ fn sysfs_agrees_with_verbs() {
     assert_eq!(shell(&runner, &format!("ls {verbs}/device/net")), "lo\n");
 }
 
+/// hwloc has only devices with a link to a parent that is not virtual.
+#[test]
+fn hwloc_finds_the_devices() {
+    let lstopo = Need::Program("lstopo-no-graphics", "hwloc-nox");
+    if !require(&[lstopo, Need::NetworkNamespaces]) {
+        return;
+    }
+    let place = Place::here();
+    for view in ["yes", "preload"] {
+        let mut command = place.urxe();
+        command.args(["run", "--sysfs", view, "--devices", "*"]);
+        command.args(["--", "lstopo-no-graphics", "--of", "console"]);
+        let shown = run("lstopo", command, LIMIT).success().stdout;
+        assert!(shown.contains("OpenFabrics \"urxe_lo\""), "{view}: {shown}");
+    }
+}
+
 #[test]
 fn kernel_classes_remain_visible() {
     if !require(&[Need::NetworkNamespaces]) {

@@ -13,6 +13,7 @@ mod documents;
 mod ecosystem;
 mod fuzz;
 mod layers;
+mod logged;
 mod namespace;
 mod outcome;
 mod packages;

@@ -44,6 +44,7 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("ib_write_bw"), "perftest"),
     (Probe::Program("ucx_info"), "ucx-utils"),
     (Probe::Program("fi_pingpong"), "libfabric-bin"),
+    (Probe::Program("lstopo-no-graphics"), "hwloc-nox"),
     (Probe::Program("fio"), "fio"),
     (Probe::Program("patchelf"), "patchelf"),
     // For the tests of the ABI that detect bad accesses, and the step that counts instructions.

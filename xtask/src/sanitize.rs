@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use crate::logged;
 use crate::outcome::Outcome;
-use crate::steps::run_logged;
 use crate::test_log::TestLog;
 use crate::toolchain::{self, UNSTABLE};
 
@@ -32,7 +32,7 @@ pub(crate) fn step(workspace: &Path, target: &Path) -> Outcome {
         None => Some("no host triple in the output of rustc -vV".to_owned()),
         Some(triple) => {
             let mut command = command(workspace, target, &triple);
-            match run_logged(&mut command, &mut log) {
+            match logged::run(&mut command, &mut log) {
                 Ok(status) if status.success() => None,
                 Ok(status) => Some(status.to_string()),
                 Err(error) => Some(format!("cannot start cargo: {error}")),

@@ -10,9 +10,9 @@ mod pattern;
 mod peer;
 mod pingpong;
 mod plan;
+mod process;
 mod verbs;
 
-use std::env;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -37,6 +37,7 @@ use crate::library::{self, LibraryError};
 use control::{ControlError, Measured, Report};
 use peer::{PeerError, Role, Setup};
 use plan::{Operation, Plan};
+use process::{own_path, print};
 
 /// The time without any report after which the demo fails. Peers report their own stalls earlier.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -191,11 +192,6 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(pingpong::show(device.name(), arguments.gid_index))
-}
-
-/// Writes to standard output. A failed write means that the reader closed the pipe.
-fn print(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
 }
 
 /// Returns the device of this name; without a name the loopback device, or else the first.
@@ -394,12 +390,6 @@ fn start_peer(
         let _ = reports.send(Event::Closed(name));
     });
     Ok(child)
-}
-
-/// Returns the path of this program. `/proc/self/exe` reaches a file that a newer build replaced.
-fn own_path() -> PathBuf {
-    let path = env::current_exe().ok().filter(|path| path.is_file());
-    path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
 /// The length of the progress bar for each operation.

@@ -6,10 +6,10 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{own_path, print};
+use super::process::{own_path, print};
 use urxe_driver::device::VARIABLE;
 
-use crate::run::find_program;
+use crate::which::find_program;
 
 /// The name of the program.
 const PROGRAM: &str = "ibv_rc_pingpong";

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use urxe_proto::wire::{Operation, Syndrome};
 
-use super::Dissection;
+use super::dissection::Dissection;
 use super::finding::Finding;
 use super::packet::Packet;
 use super::report::{end, title};

@@ -4,6 +4,7 @@ mod capture;
 mod chart;
 mod connections;
 mod datagram;
+mod dissection;
 mod finding;
 mod follow;
 mod packet;
@@ -23,8 +24,8 @@ use std::time::Duration;
 
 use capture::{Frame, ReadError};
 use datagram::{Contents, Datagram, Icrc};
+use dissection::Dissection;
 use finding::{Finding, Kind, section_of};
-use follow::Followed;
 use packet::Packet;
 
 /// The time within which one packet passes the interfaces of a host.
@@ -60,38 +61,6 @@ pub struct Arguments {
     /// Write a page with a sequence chart of each connection to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-/// What a capture contains.
-#[derive(Debug, Default)]
-struct Dissection {
-    frames: u64,
-    /// Frames of a link layer that is not supported.
-    unsupported: u64,
-    right: u64,
-    wrong: u64,
-    /// Packets of which the capture lacks a part.
-    truncated: u64,
-    malformed: u64,
-    /// Packets that were captured at two interfaces, or twice at one.
-    copies: u64,
-    duration: Duration,
-    /// Why reading ended before the end of the file.
-    cut: Option<String>,
-    packets: Vec<Packet>,
-    connections: Vec<Followed>,
-    findings: Vec<Finding>,
-}
-
-impl Dissection {
-    /// The number of RoCEv2 packets.
-    fn roce(&self) -> u64 {
-        self.right + self.wrong + self.truncated
-    }
-
-    fn is_faultless(&self) -> bool {
-        self.roce() > 0 && !self.findings.iter().any(|finding| finding.kind.is_fault())
-    }
 }
 
 /// Dissects the file and prints the report.

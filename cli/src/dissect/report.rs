@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use urxe_proto::wire::Transport;
 
-use super::Dissection;
 use super::connections::{Connection, End};
 use super::datagram::Icrc;
+use super::dissection::Dissection;
 use super::finding::Finding;
 use super::follow::Followed;
 use super::packet::Packet;

@@ -12,7 +12,7 @@ use std::thread;
 use urxe_driver::device::{self, Device};
 use urxe_net::{Options, Shared};
 
-use super::Check;
+use super::check::Check;
 use crate::devices::{NO_DEVICE, explain_missing};
 use crate::library;
 

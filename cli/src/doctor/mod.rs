@@ -1,6 +1,7 @@
 //! `urxe doctor`: checks what urxe needs on this host and on the path to a peer, and names the
 //! remedy where something is missing.
 
+mod check;
 mod host;
 mod probe;
 
@@ -8,7 +9,7 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use serde_json::json;
+use check::{Check, Verdict};
 
 /// Check what urxe needs on this host, and on the path to a peer
 #[derive(clap::Args)]
@@ -27,85 +28,6 @@ pub struct Arguments {
     /// Print one line of JSON per check
     #[arg(long, conflicts_with = "listen")]
     json: bool,
-}
-
-/// The result of a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    Ok,
-    /// urxe works, more slowly or with less.
-    Warning,
-    /// urxe does not work.
-    Failure,
-}
-
-/// One check with its result.
-#[derive(Debug)]
-struct Check {
-    name: &'static str,
-    verdict: Verdict,
-    found: String,
-    /// What to do; empty if nothing is to be done, or if `found` says it.
-    remedy: String,
-}
-
-impl Check {
-    fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            name,
-            verdict: Verdict::Ok,
-            found: found.into(),
-            remedy: String::new(),
-        }
-    }
-
-    fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            name,
-            verdict: Verdict::Warning,
-            found: found.into(),
-            remedy: remedy.into(),
-        }
-    }
-
-    fn failure(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Failure,
-            ..Self::warning(name, found, remedy)
-        }
-    }
-
-    fn line(&self) -> String {
-        let mark = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warning => "warning",
-            Verdict::Failure => "FAILURE",
-        };
-        let line = format!("{mark:<8} {:<12} {}\n", self.name, self.found);
-        match self.remedy.is_empty() {
-            true => line,
-            false => format!("{line}{:22}{}\n", "", self.remedy),
-        }
-    }
-
-    fn json(&self) -> String {
-        let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warning => "warning",
-            Verdict::Failure => "failure",
-        };
-        let Self {
-            name,
-            found,
-            remedy,
-            ..
-        } = self;
-        let remedy = (!remedy.is_empty()).then_some(remedy);
-        format!(
-            "{}\n",
-            json!({"check": name, "verdict": verdict, "found": found, "remedy": remedy})
-        )
-    }
 }
 
 /// Runs the checks and prints each result at once, or answers probes.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use urxe_driver::device;
 use urxe_net::{LocalAddress, OpenError, ROCE_PORT, open_exclusive};
 
-use super::Check;
+use super::check::Check;
 use super::host::set_option;
 
 const PROBE: &[u8; 16] = b"urxe probe  0001";

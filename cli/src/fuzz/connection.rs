@@ -17,6 +17,7 @@ use urxe_proto::psn::Psn;
 use urxe_proto::wire::{Deth, Header, Opcode, Packet};
 
 use super::link::{Arrival, Link, LinkError};
+use super::rng::TestRng;
 
 /// The path MTU of the connections: the smallest, which every path supports.
 pub const MTU: Mtu = Mtu::B256;
@@ -97,11 +98,7 @@ pub struct Connection {
 }
 
 /// Connects to the listener at `port`, with random numbers from `rng`.
-pub fn connect(
-    link: &Link,
-    port: u16,
-    rng: &mut super::TestRng,
-) -> Result<Connection, ConnectError> {
+pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, ConnectError> {
     let own_id = rng.next_u32() | 1;
     let own_qpn = Qpn::new(rng.random_range(2..0xff_ffff));
     let ip = IpHeader {

@@ -10,6 +10,7 @@ mod link;
 mod oracle;
 mod packets;
 mod report;
+mod rng;
 mod run;
 mod verdict;
 
@@ -23,10 +24,7 @@ use urxe_proto::psn::Psn;
 use crate::number;
 use connection::{ConnectError, Connection, Grant};
 use link::Link;
-use run::{CaseEnd, Run};
-
-/// The random number generator: portable, so that a seed has the same meaning on all machines.
-type TestRng = rand::rngs::Xoshiro256PlusPlus;
+use run::{CaseEnd, ConnectionSource, Run};
 
 /// The default port of librdmacm's examples.
 const PORT: u16 = 7471;
@@ -94,15 +92,6 @@ struct ExistingConnection {
     /// Size of the peer's receive buffers in bytes
     #[arg(long, requires = "rkey")]
     receive: Option<u32>,
-}
-
-/// The source of connections.
-#[derive(Clone, Copy)]
-enum ConnectionSource {
-    /// Connect by the RDMA CM to this port.
-    Cm(u16),
-    /// Use this established connection.
-    ExistingConnection(Connection),
 }
 
 impl ExistingConnection {

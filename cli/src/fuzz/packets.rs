@@ -9,9 +9,9 @@ use urxe_proto::wire::{
     Syndrome, Transport,
 };
 
-use super::TestRng;
 use super::connection::MTU;
 use super::oracle::Responder;
+use super::rng::TestRng;
 
 /// A packet to send.
 pub struct TestPacket {

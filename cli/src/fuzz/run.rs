@@ -13,8 +13,17 @@ use super::link::{Arrival, Link, LinkError};
 use super::oracle::Responder;
 use super::packets::{self, TestPacket};
 use super::report::{Report, Violation};
+use super::rng::TestRng;
 use super::verdict::{Allowed, Response, is_fatal};
-use super::{ConnectionSource, TestRng};
+
+/// The source of connections.
+#[derive(Clone, Copy)]
+pub enum ConnectionSource {
+    /// Connect by the RDMA CM to this port.
+    Cm(u16),
+    /// Use this established connection.
+    ExistingConnection(Connection),
+}
 
 /// The time to wait for an optional response that determines the next packet.
 const OPTIONAL_RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);

@@ -10,7 +10,7 @@ use urxe::{
     RemoteAccess, RemoteRegion, SendRequest, WorkQueue,
 };
 
-use super::PerfError;
+use super::error::PerfError;
 use super::latency::Latencies;
 use super::session::{Operation, Session, WORD};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use urxe::cm::{Connection, Event, Listener, Options, Request};
 use urxe::{CompletionQueue, MemoryRegion, ReceiveRequest, RemoteAccess, SendRequest, WorkQueue};
 
-use super::PerfError;
+use super::error::PerfError;
 use super::session::{Operation, Session, WORD};
 
 /// Connections at a time.

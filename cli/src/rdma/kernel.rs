@@ -9,7 +9,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 
-use super::NAME;
+/// The name of the command.
+pub const NAME: &str = "rdma";
 
 /// iproute2's command, if it is installed.
 pub struct Kernel(Option<Installed>);

@@ -19,12 +19,10 @@ use urxe_driver::device::{self, Device, PORT, PortState};
 use urxe_driver::stat::{self, Counts, DeviceReport, RESOURCES};
 
 use crate::devices::guid;
+pub use kernel::NAME;
 use kernel::{Kernel, Reply};
 use output::Record;
 use request::{Format, Object, Request, Subject};
-
-/// The name of the command.
-pub const NAME: &str = "rdma";
 
 /// The time to wait for the counters of processes.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -24,7 +24,7 @@ use std::sync::{Mutex, Once, PoisonError};
 /// # Panics
 /// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::with_input(bytes, |input: Input| input.run());
+    crate::target::with_input(bytes, |input: Input| input.run());
 }
 
 /// The steps of the program.

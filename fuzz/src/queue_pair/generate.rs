@@ -1,7 +1,6 @@
 //! Generates packets and work requests from an input.
 
-use super::input::{Arrival, Send, Service, key, local_key};
-use super::{OWN_QPN, PEER_QPN, QKEY};
+use super::input::{Arrival, OWN_QPN, PEER_QPN, QKEY, Send, Service, key, local_key};
 use crate::host::{LOCAL, SRQ, base};
 use urxe_proto::host::{Access, WindowBind};
 use urxe_proto::ids::{LKey, PKey, QKey, RKey, Srqn};

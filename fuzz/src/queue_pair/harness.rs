@@ -1,8 +1,9 @@
 //! The harness: a queue pair with its host, and the rules it must follow.
 
-use super::input::{Arrival, FromPeer, Input, Send, Service, Start, Step, other_address, peer};
+use super::input::{
+    Arrival, FromPeer, Input, OWN_QPN, PEER_QPN, Send, Service, Start, Step, other_address, peer,
+};
 use super::send_quantum::SendQuantum;
-use super::{OWN_QPN, PEER_QPN};
 use crate::host::{Host, LOCAL, NO_KEY, Outstanding, base};
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -1,15 +1,18 @@
 //! The input: the actions of a queue pair's application and the packets of its peer.
 
-use super::{PEER_QPN, QKEY};
 use crate::host::{LOCAL, NO_KEY, READ_ONLY, REGION, REMOTE};
 use arbitrary::Arbitrary;
 use std::net::Ipv4Addr;
 use urxe_proto::host::Access;
-use urxe_proto::ids::Gid;
+use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::{AddressVector, QpAttr, QpState, QpType};
 use urxe_proto::wire::Transport;
+
+pub(super) const QKEY: QKey = QKey(0x1111_1111);
+pub(super) const OWN_QPN: Qpn = Qpn::new(0x11);
+pub(super) const PEER_QPN: Qpn = Qpn::new(0x22);
 
 /// A queue pair and the steps it goes through.
 #[derive(Arbitrary, Debug)]

@@ -10,18 +10,13 @@ mod send_quantum;
 
 use harness::Harness;
 pub use input::Input;
-use urxe_proto::ids::{QKey, Qpn};
-
-const QKEY: QKey = QKey(0x1111_1111);
-const OWN_QPN: Qpn = Qpn::new(0x11);
-const PEER_QPN: Qpn = Qpn::new(0x22);
 
 /// Runs the input that `bytes` encode.
 ///
 /// # Panics
 /// If a rule is violated.
 pub fn check(bytes: &[u8]) {
-    crate::with_input(bytes, |input: Input| input.run());
+    crate::target::with_input(bytes, |input: Input| input.run());
 }
 
 impl Input {

@@ -1,6 +1,7 @@
 //! Two processes that share an address, and the datagrams and messages that others send to them.
 
-use super::{Packet, QPN, connected, flow, own_address};
+use super::packet::{Packet, QPN};
+use super::sockets::{connected, flow, own_address};
 use arbitrary::Arbitrary;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -98,6 +98,7 @@ impl Migration {
     }
 
     /// Reports, once, that the peer requests migration to a path that is not the alternate one.
+    #[cold]
     pub(crate) fn report_refusal<C: Completions>(&mut self, attr: &QpAttr, host: &mut C) {
         let wanted = attr.path_mig_state != PathMigState::Migrated;
         if wanted && !std::mem::replace(&mut self.refusal_reported, true) {
@@ -121,6 +122,7 @@ impl Migration {
     }
 
     /// Makes the alternate path the primary path.
+    #[cold]
     fn migrate<C: Completions>(&mut self, attr: &mut QpAttr, host: &mut C) {
         self.previous_peer = Some(attr.av.dgid);
         attr.av = attr.alt_av;

@@ -173,6 +173,7 @@ impl LossRecovery {
     }
 
     /// Whether nothing was sent for longer than the timeout without back-off.
+    #[inline]
     pub(super) fn was_idle(&self, now: Time) -> bool {
         self.round_trip
             .timeout
@@ -304,11 +305,13 @@ impl LossRecovery {
     }
 
     /// Whether an RNR wait is in progress.
+    #[inline]
     pub(super) fn waits_for_receiver(&self) -> bool {
         self.rnr_until.is_some()
     }
 
     /// The time at which [`LossRecovery::expire`] is to be called next.
+    #[inline]
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,

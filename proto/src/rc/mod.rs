@@ -17,6 +17,7 @@
 pub mod congestion;
 mod loss_recovery;
 mod out_of_order;
+mod read_reply;
 mod replies;
 mod requester;
 mod responder;
@@ -252,11 +253,9 @@ impl RcQp {
         }
     }
 
-    /// Sends a CNP if one is due. Returns false when the sink is full.
+    /// Sends the CNP that is due. Returns false when the sink is full.
+    #[cold]
     fn transmit_cnp<T: Transmit>(&mut self, out: &mut T) -> bool {
-        if !self.cnp_due {
-            return true;
-        }
         let header = Header::cnp(self.base.attr.dest_qpn);
         let Some(packet) = out.stage(header.len()) else {
             return false;
@@ -327,7 +326,7 @@ impl RcQp {
         host: &mut H,
         out: &mut T,
     ) -> bool {
-        if !self.transmit_cnp(out) {
+        if self.cnp_due && !self.transmit_cnp(out) {
             return true;
         }
         let requests_first = std::mem::take(&mut self.requests_first);
@@ -336,11 +335,12 @@ impl RcQp {
         let mut outcome = Outcome::Continue;
         let mut responses_fill = false;
         let mut full = requests_first && requester.transmit(&mut cx, host, out);
-        if !full {
+        // Usually only one of the two has something to send.
+        if !full && responder.has_responses() {
             (full, outcome) = responder.transmit(&mut cx, host, out);
             responses_fill = full;
         }
-        if outcome == Outcome::Continue {
+        if outcome == Outcome::Continue && !requester.is_idle() {
             full = full || (!requests_first && requester.transmit(&mut cx, host, out));
             outcome = requester.fail_unsendable(&mut cx, host);
         }
@@ -485,7 +485,16 @@ impl RcQp {
         self.base.fail(now, host, requester, responder);
     }
 
+    #[inline]
     fn conclude<H: Host>(&mut self, outcome: Outcome, now: Time, host: &mut H) {
+        match outcome {
+            Outcome::Continue => self.base.report_drained(host, &self.requester),
+            _ => self.conclude_failure(outcome, now, host),
+        }
+    }
+
+    #[cold]
+    fn conclude_failure<H: Host>(&mut self, outcome: Outcome, now: Time, host: &mut H) {
         match outcome {
             // The transmission of a queued answer failed when the queue pair was already in error.
             Outcome::Failed if self.base.attr.state == QpState::Err => {}
@@ -501,7 +510,7 @@ impl RcQp {
                 let outcome = self.requester.give_up(&mut cx, host);
                 self.conclude(outcome, now, host);
             }
-            Outcome::Continue => self.base.report_drained(host, &self.requester),
+            Outcome::Continue => {}
         }
     }
 }

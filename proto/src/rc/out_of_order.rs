@@ -256,7 +256,15 @@ impl OutOfOrder {
     }
 
     /// Removes the request with the expected PSN, and drops those before it.
+    #[inline]
     pub(super) fn take(&mut self, expected: Psn) -> Option<QueuedRequest> {
+        match self.queue.is_empty() {
+            true => None,
+            false => self.take_queued(expected),
+        }
+    }
+
+    fn take_queued(&mut self, expected: Psn) -> Option<QueuedRequest> {
         loop {
             let first = self.queue.front()?.psn();
             if first.after(expected) {

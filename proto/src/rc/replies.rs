@@ -3,8 +3,9 @@
 //! Adjacent acknowledgements are coalesced. READ responses are built from memory when the sink has
 //! room, so a long READ takes one entry in the queue.
 
+use super::read_reply::ReadReply;
 use super::response_pacing::ResponsePacing;
-use crate::host::{Memory, Receives, RemoteKey, Transmit};
+use crate::host::{Memory, Receives, Transmit};
 use crate::psn::Psn;
 use crate::service::Context;
 use crate::time::Time;
@@ -45,23 +46,6 @@ enum Answer {
         /// Whether it answers a duplicate.
         is_duplicate: bool,
     },
-}
-
-/// A READ whose responses are being sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ReadReply {
-    /// The PSN of the first response.
-    pub(super) first: Psn,
-    /// The PSN after the last response.
-    pub(super) end: Psn,
-    /// The address of the next response's data.
-    pub(super) addr: u64,
-    /// The key for that memory.
-    pub(super) key: RemoteKey,
-    /// The remaining bytes.
-    pub(super) left: u32,
-    /// Whether it answers a duplicate.
-    pub(super) is_duplicate: bool,
 }
 
 /// The result of sending answers.
@@ -323,14 +307,10 @@ impl Answer {
     }
 }
 
-impl ReadReply {
-    /// The number of responses.
-    pub(super) fn packets(&self) -> u32 {
-        self.end.diff(self.first) as u32
-    }
-}
-
 /// Sends the responses to a READ, beginning with PSN `next`, up to `end`.
+///
+/// Not inlined: its registers and spills would be a part of the cost of an ACK.
+#[inline(never)]
 fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
     aeth: Aeth,

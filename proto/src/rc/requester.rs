@@ -194,7 +194,10 @@ impl Requester {
         out: &mut T,
     ) -> bool {
         self.quantum.set_needed(false);
-        if !self.transmit_scheduled(cx, host, out) || !self.transmit_missing(cx, host, out) {
+        if self.fast_retransmit.is_scheduled() && !self.transmit_scheduled(cx, host, out) {
+            return true;
+        }
+        if self.scoreboard.has_missing() && !self.transmit_missing(cx, host, out) {
             return true;
         }
         if self.read_probe == ReadProbe::Due && !self.transmit_read_probe(cx, out) {
@@ -236,6 +239,7 @@ impl Requester {
     /// Executes a local operation; going back does not repeat it.
     ///
     /// It completes after all work requests before it.
+    #[inline(never)]
     fn execute_local<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -282,12 +286,14 @@ impl Requester {
     }
 
     /// The number of PSNs that the window still allows.
+    #[inline]
     fn window_room(&self, cursor: SendCursor) -> u32 {
         let in_flight = cursor.in_flight(self.una);
         self.window.packets().saturating_sub(in_flight)
     }
 
     /// The number of PSNs that the send quantum still allows. PSNs used before need no quantum.
+    #[inline]
     fn quantum_room(&self, cursor: SendCursor) -> u32 {
         let used_before = self.sent_end.diff(cursor.psn).max(0) as u32;
         self.quantum.left().saturating_add(used_before)
@@ -529,6 +535,7 @@ impl Requester {
     }
 
     /// Completes the oldest work request with `status` and flushes the others.
+    #[cold]
     fn fail<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,

@@ -9,7 +9,8 @@ mod execution;
 
 use super::loss_recovery::LossRecovery;
 use super::out_of_order::{OutOfOrder, OutOfOrderBudget};
-use super::replies::{ReadReply, Replies, Sent};
+use super::read_reply::ReadReply;
+use super::replies::{Replies, Sent};
 use super::requester::Outcome;
 use super::response_pacing::ResponsePacing;
 use crate::host::{Access, Completions, Host, QpEvent, RemoteKey, Transmit};
@@ -172,6 +173,7 @@ impl Responder {
     }
 
     /// Handles a request behind a gap (9.7.5.1.2).
+    #[cold]
     fn out_of_sequence(
         &mut self,
         cx: &mut Context<'_>,
@@ -328,6 +330,7 @@ impl Responder {
     }
 
     /// Answers a duplicate request (9.7.5.1.1). The current message is not affected.
+    #[cold]
     fn duplicate<H: Host>(&mut self, cx: &mut Context<'_>, header: &Header, host: &mut H) {
         let psn = header.bth.psn;
         match header.bth.opcode.info().operation {

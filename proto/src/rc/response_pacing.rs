@@ -9,7 +9,7 @@
 //! the path carries in a round trip. Sent at once, the responses would overflow the queue of a
 //! switch.
 
-use super::replies::ReadReply;
+use super::read_reply::ReadReply;
 use crate::host::RemoteKey;
 use crate::mtu::Mtu;
 use crate::time::Time;

@@ -211,17 +211,25 @@ impl Header {
     /// Reads the extended headers from the start of `rest`; returns what follows them.
     #[inline]
     fn parse_extended<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], ParseError> {
-        let header = self;
-        let opcode = header.bth.opcode;
+        let opcode = self.bth.opcode;
         let has = opcode.info().headers;
         // Most packets of connections have none, or an AETH only.
         if has.is_empty() {
             return Ok(rest);
         }
         if has == Headers::AETH {
-            header.aeth = Some(take(opcode, &mut rest)?);
+            self.aeth = Some(take(opcode, &mut rest)?);
             return Ok(rest);
         }
+        self.parse_any_extended(rest)
+    }
+
+    /// See [`Self::parse_extended`].
+    #[inline(never)]
+    fn parse_any_extended<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], ParseError> {
+        let header = self;
+        let opcode = header.bth.opcode;
+        let has = opcode.info().headers;
         if has.contains(Headers::DETH) {
             header.deth = Some(take(opcode, &mut rest)?);
         }
@@ -270,16 +278,20 @@ impl Header {
         let has = self.bth.opcode.info().headers;
         debug_assert_eq!(self.given(), has - Headers::CNP, "{:?}", self.bth.opcode);
         let len = self.len();
-        let (bth, mut rest) = out[..len].split_at_mut(Bth::LEN);
+        let (bth, rest) = out[..len].split_at_mut(Bth::LEN);
         self.bth.emit(bth);
         // See `parse_extended`.
-        if has.is_empty() {
-            return len;
-        }
         if has == Headers::AETH {
             put(self.aeth.unwrap_or_default(), rest);
-            return len;
+        } else if !has.is_empty() {
+            self.emit_any_extended(has, rest);
         }
+        len
+    }
+
+    /// Writes the extended headers that the opcode requires to the start of `rest`.
+    #[inline(never)]
+    fn emit_any_extended(&self, has: Headers, mut rest: &mut [u8]) {
         if has.contains(Headers::DETH) {
             rest = put(self.deth.unwrap_or_default(), rest);
         }
@@ -310,7 +322,6 @@ impl Header {
         if has.contains(Headers::CNP) {
             put(Cnp, rest);
         }
-        len
     }
 
     /// The headers whose fields are set.

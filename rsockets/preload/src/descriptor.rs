@@ -6,30 +6,12 @@ use std::sync::Arc;
 use libc::{Ioctl, stat, stat64};
 
 use crate::call::{next, real};
+use crate::kernel::close_descriptor;
 use crate::next::preserve_errno;
 use crate::rdma;
 use crate::table::{self, Target};
 
-real! { close dup dup2 dup3 fcntl fcntl64 ioctl fstat fstat64 __fxstat __fxstat64 }
-
-/// Closes a descriptor of the kernel.
-///
-/// # Safety
-/// The descriptor must not be used afterwards.
-pub(crate) unsafe fn close_descriptor(number: c_int) -> c_int {
-    // SAFETY: the descriptor is not used afterwards (section Safety).
-    unsafe { next!(close(number: c_int) -> c_int) }
-}
-
-/// Opens a descriptor that reserves a number for a socket.
-pub(crate) fn place(close_on_exec: bool) -> c_int {
-    let flags = match close_on_exec {
-        true => libc::O_RDONLY | libc::O_CLOEXEC,
-        false => libc::O_RDONLY,
-    };
-    // SAFETY: the path is NUL-terminated.
-    unsafe { libc::open(c"/dev/null".as_ptr(), flags) }
-}
+real! { dup dup2 dup3 fcntl fcntl64 ioctl fstat fstat64 __fxstat __fxstat64 }
 
 /// Interposes the C function of this name.
 ///

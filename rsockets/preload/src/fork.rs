@@ -18,11 +18,11 @@ use std::sync::{Arc, OnceLock};
 
 use libc::{nfds_t, pollfd, sockaddr, socklen_t};
 
-use crate::descriptor::close_descriptor;
+use crate::create::make_rsocket;
+use crate::kernel::close_descriptor;
 use crate::next::preserve_errno;
 use crate::rdma;
 use crate::side::{self, Name, Side, copy};
-use crate::socket::make_rsocket;
 use crate::table::{self, Deferred, Kind, Target};
 
 /// The server's announcement that it listens.

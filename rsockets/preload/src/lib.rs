@@ -20,8 +20,10 @@ compile_error!("fcntl takes its argument as C passes it on x86-64, aarch64 and r
 
 mod call;
 pub mod config;
+pub mod create;
 pub mod descriptor;
 pub mod fork;
+pub mod kernel;
 pub mod next;
 pub mod rdma;
 pub mod side;
@@ -44,6 +46,7 @@ extern "C" fn start() {
         wait::select::NEXT,
         wait::epoll::NEXT,
         descriptor::NEXT,
+        kernel::NEXT,
     ] {
         for function in functions {
             function.find();

@@ -1,15 +1,15 @@
 //! Creating and connecting sockets, with their addresses and options.
 
-use std::env;
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
 
 use libc::{sockaddr, socklen_t};
 
 use crate::call::{next, real, sockets};
 use crate::config;
-use crate::descriptor::{close_descriptor, place, rfcntl};
+use crate::create::make_rsocket;
+use crate::descriptor::rfcntl;
 use crate::fork;
+use crate::kernel::{close_descriptor, place};
 use crate::next::preserve_errno;
 use crate::rdma;
 use crate::side::{Side, copy};
@@ -28,19 +28,6 @@ sockets! {
     fn getsockname(address: *mut sockaddr, len: *mut socklen_t) -> c_int => RGETSOCKNAME;
     fn setsockopt(level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => RSETSOCKOPT;
     fn getsockopt(level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => RGETSOCKOPT;
-}
-
-/// Returns the sizes in the environment, by the number of the option.
-fn requested_sizes() -> &'static [(c_int, c_int)] {
-    static REQUESTED_SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
-    REQUESTED_SIZES.get_or_init(|| {
-        let names = [(0, "RS_SQ_SIZE"), (1, "RS_RQ_SIZE"), (2, "RS_INLINE")];
-        let wish = |(option, name)| {
-            let value = env::var(name).ok()?.trim().parse().ok()?;
-            (value != 0).then_some((option, value))
-        };
-        names.into_iter().filter_map(wish).collect()
-    })
 }
 
 /// Interposes the C function of this name.
@@ -71,23 +58,6 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     }
     let rsocket = make_rsocket(domain, kind, protocol)?;
     hold(Kind::Rsocket, rsocket, close_on_exec)
-}
-
-/// Creates an rsocket with the sizes in the environment.
-pub(crate) fn make_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
-    type Make = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-    // SAFETY: `rsocket` has this type and no further preconditions.
-    let rsocket = unsafe {
-        let function = rdma::RSOCKET.get::<Make>()?;
-        rdma::inside(|| function(domain, kind, protocol))
-    };
-    if rsocket < 0 {
-        return None;
-    }
-    for (option, value) in requested_sizes() {
-        Side::Rdma.set(rsocket, rdma::SOL_RDMA, *option, *value);
-    }
-    Some(rsocket)
 }
 
 /// Allocates a descriptor for a target. If there is none, closes the target.

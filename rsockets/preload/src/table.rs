@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::descriptor;
+use crate::kernel;
 use crate::rdma;
 
 /// The object behind a descriptor of the program.
@@ -102,7 +102,7 @@ impl Drop for Target {
         let number = self.target();
         if matches!(self.kind(), Kind::Kernel | Kind::Deferred(_)) {
             // SAFETY: the target owns the number, and this is its last use.
-            unsafe { descriptor::close_descriptor(number) };
+            unsafe { kernel::close_descriptor(number) };
             return;
         }
         rdma::close(number);

@@ -5,7 +5,6 @@ use super::super::device::{self, Opened};
 use super::super::error::Error;
 use super::super::settings::Settings;
 use super::super::wait::Waiters;
-use super::{SLOT, canonical};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use urxe_driver::ah::Destination;
@@ -18,8 +17,11 @@ use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use urxe_proto::rsocket::datagram::{Header, parse_source, source_header};
-use urxe_proto::rsocket::stream::Piece;
+use urxe_proto::rsocket::stream::{LOW_WATER, Piece};
 use urxe_proto::work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
+
+/// The size of a buffer: the longest datagram with its header, in bytes.
+pub(super) const SLOT: u32 = LOW_WATER;
 
 /// The bit in `wr_id` that marks receives.
 const RECEIVE: u64 = 1 << 63;
@@ -301,4 +303,9 @@ impl DatagramLink {
         let to = Destination { handle, qpn, qkey };
         Ok(self.qp.start_posting().post_to(&wr, &to)?)
     }
+}
+
+/// Returns the IP address in the form in which addresses are compared: IPv4 where possible.
+pub(super) fn canonical(address: SocketAddr) -> IpAddr {
+    address.ip().to_canonical()
 }

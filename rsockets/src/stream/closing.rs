@@ -2,6 +2,7 @@
 
 use super::StreamSocket;
 use super::link::Link;
+use crate::service::Closing;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,30 +14,29 @@ use urxe_proto::rsocket::stream::Shutdown;
 /// Its creator gives it to the service of the process, whose thread continues when the descriptor is
 /// readable.
 #[derive(Debug)]
-pub(crate) struct Closing {
+pub(super) struct ClosingStream {
     socket: Arc<StreamSocket>,
     link: Arc<Link>,
     /// Whether the message about the shutdown was sent to the peer.
     announced: AtomicBool,
 }
 
-impl Closing {
-    pub(super) fn new(socket: &Arc<StreamSocket>, link: Arc<Link>) -> Closing {
-        Closing {
+impl ClosingStream {
+    pub(super) fn new(socket: &Arc<StreamSocket>, link: Arc<Link>) -> ClosingStream {
+        ClosingStream {
             socket: Arc::clone(socket),
             link,
             announced: AtomicBool::new(false),
         }
     }
+}
 
-    /// Returns the descriptor that is readable when there may be progress, once
-    /// [`Closing::advance`] has returned false.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+impl Closing for ClosingStream {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
     }
 
-    /// Closes the connection if it does not have to wait. Returns whether it is closed.
-    pub fn advance(&self) -> bool {
+    fn advance(&self) -> bool {
         // A completion after `arm` makes the descriptor readable; the attempt that follows finds
         // those before it.
         self.link.clear();

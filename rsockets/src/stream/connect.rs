@@ -1,7 +1,7 @@
 //! Establishing streams: bind, listen, accept and connect.
 
 use super::super::error::Error;
-use super::super::lock;
+use super::super::sync::lock;
 use super::link::Link;
 use super::{Phase, State, StreamSocket};
 use rustix::io::Errno;
@@ -137,7 +137,7 @@ impl StreamSocket {
     }
 
     /// Handles an event of the socket's identifier.
-    pub(crate) fn handle_event(&self, event: &Event) {
+    pub(super) fn on_event(&self, event: &Event) {
         match (event.kind, &event.details) {
             (EventKind::ConnectRequest, Details::Connection(request)) => {
                 self.requested(&event.id, request);
@@ -185,9 +185,9 @@ impl StreamSocket {
         };
         lock(&fresh.state).phase = Phase::Connecting(Arc::new(link));
         // Until the peer is ready, only the service owns the new socket.
-        self.service.keep(&fresh);
+        self.service.keep(Arc::<StreamSocket>::clone(&fresh));
         id.accept(&conn_param).inspect_err(|_| {
-            self.service.forget(&fresh);
+            self.service.forget(&*fresh);
         })?;
         Ok(())
     }
@@ -233,7 +233,8 @@ impl StreamSocket {
         state.phase = Phase::Connected(link);
         let keeps_alive = state.options.keep_alive;
         drop(state);
-        let Some(me) = self.service.release(self) else {
+        let me = self.me.upgrade();
+        let Some(me) = me.filter(|_| self.service.release(self)) else {
             return;
         };
         if keeps_alive {
@@ -264,7 +265,8 @@ impl StreamSocket {
             state.error = errno;
         }
         drop(state);
-        if let Some(me) = self.service.release(self) {
+        let me = self.me.upgrade();
+        if let Some(me) = me.filter(|_| self.service.release(self)) {
             me.close();
         }
         self.changed();

@@ -1,7 +1,7 @@
 //! Memory that a program maps for writes of its peer.
 
 use super::super::error::Error;
-use super::super::lock;
+use super::super::sync::lock;
 use rustix::io::Errno;
 use std::sync::{Arc, Mutex};
 use urxe_driver::{Mr, Pd};

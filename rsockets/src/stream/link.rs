@@ -6,8 +6,8 @@
 use super::super::data::{Sink, Source};
 use super::super::device::{self, Opened};
 use super::super::error::Error;
-use super::super::lock;
 use super::super::settings::Settings;
+use super::super::sync::lock;
 use super::super::wait::Waiters;
 use super::super::watch::Watchers;
 use super::end::End;

@@ -1,6 +1,6 @@
 //! Stream sockets: addresses, connection phases and options. A `link::Link` is the connection.
 
-pub(crate) mod closing;
+mod closing;
 mod connect;
 mod end;
 mod iomap;
@@ -10,11 +10,11 @@ pub use link::Ready;
 
 use super::data::{Sink, Source};
 use super::error::Error;
-use super::lock;
-use super::service::{self, Service};
+use super::service::{self, Closing, Service, Stream};
 use super::settings::{Settings, defaults};
+use super::sync::lock;
 use super::watch::Watchers;
-use closing::Closing;
+use closing::ClosingStream;
 use link::Link;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 use urxe_driver::cm::id::{Service as Kind, Transport};
-use urxe_driver::cm::{Id, PortSpace};
+use urxe_driver::cm::{Event, Id, PortSpace};
 use urxe_driver::event_queue::EventQueue;
 use urxe_driver::{Mr, Pd};
 use urxe_proto::mtu::Mtu;
@@ -164,7 +164,7 @@ impl StreamSocket {
             descriptor_flags: AtomicI32::new(0),
             v6,
         });
-        let number = socket.service.register(&socket);
+        let number = socket.service.register(Arc::<Self>::downgrade(&socket));
         socket.id.tag.store(number, Ordering::Release);
         Ok(socket)
     }
@@ -172,11 +172,6 @@ impl StreamSocket {
     /// Returns the socket's number.
     pub fn number(&self) -> RawFd {
         self.arrivals.fd().as_raw_fd()
-    }
-
-    /// Returns the tag of the socket's identifier.
-    pub(super) fn service_number(&self) -> usize {
-        self.id.tag()
     }
 
     /// Returns the connection, if it is or was established.
@@ -345,9 +340,9 @@ impl StreamSocket {
         let Some(link) = connected else {
             return self.close();
         };
-        let closing = Closing::new(self, link);
+        let closing = ClosingStream::new(self, link);
         if !closing.advance() {
-            self.service.close_later(closing);
+            self.service.close_later(Arc::new(closing));
         }
     }
 
@@ -514,22 +509,6 @@ impl StreamSocket {
         }
     }
 
-    /// Returns the interval of keep-alive probes.
-    pub(super) fn keep_idle(&self) -> Duration {
-        let seconds = match self.options().keep_idle {
-            0 => system_keep_idle(),
-            set => set,
-        };
-        Duration::from_secs(seconds.into())
-    }
-
-    /// Sends a keep-alive probe.
-    pub(super) fn keep_alive(&self) {
-        if let Ok(link) = self.link() {
-            link.keep_alive();
-        }
-    }
-
     /// Returns and clears the pending error.
     pub fn take_error(&self) -> i32 {
         std::mem::take(&mut lock(&self.state).error)
@@ -554,4 +533,28 @@ fn system_keep_idle() -> u32 {
     text.ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(USUAL)
+}
+
+impl Stream for StreamSocket {
+    fn service_number(&self) -> usize {
+        self.id.tag()
+    }
+
+    fn handle_event(&self, event: &Event) {
+        self.on_event(event);
+    }
+
+    fn keep_idle(&self) -> Duration {
+        let seconds = match self.options().keep_idle {
+            0 => system_keep_idle(),
+            set => set,
+        };
+        Duration::from_secs(seconds.into())
+    }
+
+    fn keep_alive(&self) {
+        if let Ok(link) = self.link() {
+            link.keep_alive();
+        }
+    }
 }

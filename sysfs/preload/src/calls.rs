@@ -20,7 +20,7 @@ macro_rules! redirect {
         pub static NEXT: &[&Next] = &[$(&$name::NEXT),*];
         $(
             mod $name {
-                use super::Next;
+                use crate::next::Next;
                 pub(super) static NEXT: Next = Next::new(concat!(stringify!($name), "\0"));
             }
 

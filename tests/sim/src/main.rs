@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, value_enum, value_delimiter = ',', requires = "seed")]
     without: Vec<Fault>,
 
-    /// With `paths`, `queues` or `congestion`: write the table to docs/CONGESTION.md.
+    /// With `paths`, `queues`, `congestion` or `reordering`: write the table to docs/CONGESTION.md.
     #[arg(long)]
     write: bool,
 }
@@ -67,6 +67,8 @@ enum Simulation {
     /// The link utilization of the congestion control algorithms over paths with random losses: a
     /// table.
     Congestion,
+    /// The same over paths that lose nothing and reorder.
+    Reordering,
 }
 
 fn main() -> ExitCode {
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Simulation::Paths => table("paths", options.write, paths::matrix),
         Simulation::Queues => table("queues", options.write, paths::queues),
         Simulation::Congestion => table("congestion", options.write, paths::congestion),
+        Simulation::Reordering => table("reordering", options.write, paths::reordering),
     }
 }
 

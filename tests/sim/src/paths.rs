@@ -222,6 +222,7 @@ fn queued(path: Path, fraction: u32) -> Case {
 /// algorithm: the fraction of the rate that was used, and the fraction of packets that arrived
 /// twice.
 pub fn queues(line: &mut dyn FnMut(String)) {
+    let mut table = Table::default();
     header("path, queue", line);
     for (rate, micros) in QUEUE_PATHS {
         let path = Path::new(rate, micros);
@@ -229,9 +230,10 @@ pub fn queues(line: &mut dyn FnMut(String)) {
             let case = queued(path, fraction);
             let round_trip = path.round_trip;
             let name = format!("{rate} Mbit/s, {round_trip:?}, {} packets", case.queue);
-            line(row(&name, &case));
+            line(table.row(&name, &case));
         }
     }
+    line(table.means());
 }
 
 /// The length of a READ on a path with losses, in bytes.
@@ -263,8 +265,25 @@ fn lossy(loss: f64, round_trip: Duration) -> Case {
     }
 }
 
+/// The probability that a packet is late on a path that reorders, and the longest time by which it
+/// is, as fractions (1/16 ...) of the round trip.
+const LATE: f64 = 0.001;
+const LATE_FRACTIONS: [u32; 3] = [16, 8, 4];
+
+/// Returns a transfer over a path without loss that reorders.
+fn late(round_trip: Duration, late: Duration) -> Case {
+    Case {
+        reorder: LATE,
+        late,
+        ..lossy(0.0, round_trip)
+    }
+}
+
 /// The operations of the tables of algorithms.
 const OPERATIONS: [(&str, Work); 2] = [("WRITE", Work::Write(MESSAGE)), ("READ", Work::Read(LONG))];
+
+/// The number of their columns.
+const COLUMNS: usize = OPERATIONS.len() * Algorithm::ALL.len();
 
 /// Writes the header of a table with a column per operation and algorithm.
 fn header(first: &str, line: &mut dyn FnMut(String)) {
@@ -276,30 +295,73 @@ fn header(first: &str, line: &mut dyn FnMut(String)) {
     line(format!("|---|{}", "---|".repeat(names.len())));
 }
 
-/// Returns the row of such a table: the fraction of the rate that was used, and the fraction of
-/// packets that arrived twice.
-fn row(name: &str, case: &Case) -> String {
-    let cells = OPERATIONS.map(|(_, work)| {
-        Algorithm::ALL.map(|algorithm| {
-            let outcome = run(case, algorithm, true, work);
-            let (used, again) = (outcome.utilization * 100.0, outcome.needless() * 100.0);
+/// The outcomes of a table with a column per operation and algorithm.
+#[derive(Default)]
+struct Table {
+    /// The fractions of the rate that were used, of each row.
+    used: Vec<[f64; COLUMNS]>,
+}
+
+impl Table {
+    /// Returns the row of a case: the fraction of the rate that was used, and the fraction of packets
+    /// that arrived twice.
+    fn row(&mut self, name: &str, case: &Case) -> String {
+        let outcomes = OPERATIONS
+            .map(|(_, work)| Algorithm::ALL.map(|algorithm| run(case, algorithm, true, work)));
+        let mut used = [0.0; COLUMNS];
+        let cells = outcomes.as_flattened().iter().zip(&mut used);
+        let cells = cells.map(|(outcome, used)| {
+            *used = outcome.utilization;
+            let (used, again) = (*used * 100.0, outcome.needless() * 100.0);
             format!("{used:.1}%, {again:.2}%")
-        })
-    });
-    format!("| {name} | {} |", cells.as_flattened().join(" | "))
+        });
+        let row = format!("| {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
+        self.used.push(used);
+        row
+    }
+
+    /// Returns a last row with the geometric means of the fractions that were used.
+    fn means(&self) -> String {
+        let mean = |column: usize| {
+            let logarithms = self.used.iter().map(|row| row[column].ln());
+            (logarithms.sum::<f64>() / self.used.len() as f64).exp()
+        };
+        let cells = (0..COLUMNS).map(|column| format!("{:.1}%", mean(column) * 100.0));
+        format!(
+            "| geometric mean | {} |",
+            cells.collect::<Vec<_>>().join(" | ")
+        )
+    }
 }
 
 /// Writes a table with a row per path with random losses, and a column per operation and algorithm:
 /// the fraction of the rate that was used, and the fraction of packets that arrived twice.
 pub fn congestion(line: &mut dyn FnMut(String)) {
+    let mut table = Table::default();
     header("round trip, loss", line);
     for millis in LOSSY_ROUND_TRIPS {
         let round_trip = Duration::from_millis(millis);
         for loss in LOSSES {
             let name = format!("{round_trip:?}, {}%", loss * 100.0);
-            line(row(&name, &lossy(loss, round_trip)));
+            line(table.row(&name, &lossy(loss, round_trip)));
         }
     }
+    line(table.means());
+}
+
+/// Writes a table with a row per path that loses nothing and reorders, and the same columns.
+pub fn reordering(line: &mut dyn FnMut(String)) {
+    let mut table = Table::default();
+    header("round trip, late packets", line);
+    for millis in LOSSY_ROUND_TRIPS {
+        let round_trip = Duration::from_millis(millis);
+        for part in LATE_FRACTIONS {
+            let by = round_trip / part;
+            let name = format!("{round_trip:?}, {}% by up to {by:?}", LATE * 100.0);
+            line(table.row(&name, &late(round_trip, by)));
+        }
+    }
+    line(table.means());
 }
 
 #[cfg(test)]

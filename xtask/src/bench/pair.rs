@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::plan::{Cell, Unit};
+use super::plan::{Cell, Tool, Unit};
 use super::veth::{self, Veth};
 
 /// The time limit of a run in seconds.
@@ -23,25 +23,6 @@ const RETRIES: usize = 4;
 
 /// The fixed port of the UDP program.
 const UDP_PORT: u16 = 4792;
-
-/// A measured program, by the tool that runs it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Tool {
-    /// perftest over urxe: average bandwidth, or median latency.
-    Urxe,
-    /// perftest over urxe: the 99th percentile of the latency.
-    UrxeTail,
-    /// `tests/rxe/udp/udp.c`.
-    Udp,
-    /// `tests/rxe/udp/udp.c`: half of the 99th percentile of its round trips.
-    UdpTail,
-    /// `benches/model.rs`.
-    Model,
-    /// iperf3.
-    Iperf,
-    /// ucx_perftest over TCP.
-    Ucx,
-}
 
 /// The paths of the programs.
 pub(super) struct Programs {

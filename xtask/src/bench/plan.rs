@@ -1,6 +1,23 @@
 //! The measurements, their comparisons and goals.
 
-use super::pair::Tool;
+/// A measured program, by the tool that runs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tool {
+    /// perftest over urxe: average bandwidth, or median latency.
+    Urxe,
+    /// perftest over urxe: the 99th percentile of the latency.
+    UrxeTail,
+    /// `tests/rxe/udp/udp.c`.
+    Udp,
+    /// `tests/rxe/udp/udp.c`: half of the 99th percentile of its round trips.
+    UdpTail,
+    /// `benches/model.rs`.
+    Model,
+    /// iperf3.
+    Iperf,
+    /// ucx_perftest over TCP.
+    Ucx,
+}
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

@@ -4,7 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Products, tree};
+use super::products::Products;
+use super::tree;
 use crate::release::{PRODUCTS, succeed};
 
 /// The Cargo profile of packages.

@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::files::remove;
+use super::products::{Products, VERSION};
 use super::tree::write_file;
-use super::{Products, VERSION};
 use crate::release::succeed;
 
 /// A package and the paths of the tree that it has, which need not exist.
@@ -72,7 +73,7 @@ pub(super) fn pack(
             copy(&tree.join(path), &usr.join(path))?;
         }
         match package.name {
-            "urxe" => super::remove(&usr.join("lib/urxe/pkgconfig"))?,
+            "urxe" => remove(&usr.join("lib/urxe/pkgconfig"))?,
             "urxe-replacements" => {
                 let (file, text) = LINKER_FILE;
                 write_file(&root.join(file), text.as_bytes(), 0o644)?;

@@ -5,12 +5,13 @@
 
 mod build;
 mod debian;
+mod files;
 mod fresh_root;
+mod products;
 mod tree;
 mod workflow;
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -19,12 +20,11 @@ use crate::debian_root;
 use crate::outcome::Outcome;
 use crate::release::{self, succeed};
 use crate::test_log::TestLog;
+use files::{recreate, remove, write};
+use products::{Products, VERSION};
 
 /// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "dist";
-
-/// The version of all packages.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The tool that lists components, from crates.io.
 const SBOM_TOOL: (&str, &str) = ("cargo-sbom", "0.10.0");
@@ -59,18 +59,6 @@ pub(crate) struct DistOptions {
     /// Use the packages that an earlier call or the check has made
     #[arg(long, requires = "workflow")]
     no_build: bool,
-}
-
-/// The files of a build, from which packages are made.
-struct Products {
-    /// The target triple without a version of glibc.
-    target: String,
-    /// The directory with the command and the shared objects.
-    directory: PathBuf,
-    /// The command as it runs on this host, which writes manual pages and completions.
-    runnable: PathBuf,
-    /// Whether packages are compressed well, which takes half a minute for files with symbols.
-    compressed: bool,
 }
 
 /// Runs the command. Returns whether it succeeded.
@@ -239,26 +227,4 @@ fn write_checksums(out: &Path, files: &[PathBuf]) -> Result<(), String> {
         return Err(String::from_utf8_lossy(&sums.stderr).into_owned());
     }
     write(&out.join("SHA256SUMS"), &sums.stdout)
-}
-
-/// Writes a file and its parent directories.
-fn write(path: &Path, content: &[u8]) -> Result<(), String> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(parent)
-        .and_then(|()| fs::write(path, content))
-        .map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn remove(directory: &Path) -> Result<(), String> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {error}", directory.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn recreate(directory: &Path) -> Result<(), String> {
-    remove(directory)?;
-    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
 }

@@ -5,7 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use super::{Products, VERSION};
+use super::files;
+use super::products::{Products, VERSION};
 use crate::release::succeed;
 
 /// The shared objects.
@@ -48,7 +49,7 @@ pub(super) fn write(products: &Products, workspace: &Path, root: &Path) -> Resul
             &root.join(REPLACEMENTS).join(format!("{name}.so.1")),
         )?;
         let file = root.join("lib/urxe/pkgconfig").join(format!("{name}.pc"));
-        super::write(&file, pkg_config(name, version, needs).as_bytes())?;
+        files::write(&file, pkg_config(name, version, needs).as_bytes())?;
     }
     copy_directory(&workspace.join("include"), &root.join("include/urxe"))?;
     for document in DOCUMENTS {
@@ -74,7 +75,7 @@ pub(super) fn write(products: &Products, workspace: &Path, root: &Path) -> Resul
         if !script.status.success() {
             return Err(format!("urxe completions {shell}: {}", script.status));
         }
-        super::write(&root.join("share").join(file), &script.stdout)?;
+        files::write(&root.join("share").join(file), &script.stdout)?;
     }
     Ok(())
 }
@@ -137,7 +138,7 @@ pub(super) fn install(from: &Path, to: &Path, mode: u32) -> Result<(), String> {
 
 /// Writes a file with this mode.
 pub(super) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
-    super::write(path, content)?;
+    files::write(path, content)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -15,7 +15,9 @@ use std::time::Instant;
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::{VERSION, tree};
+use super::files::{recreate, remove};
+use super::products::VERSION;
+use super::tree;
 use crate::release::succeed;
 
 /// The workflow of the check.
@@ -56,7 +58,7 @@ pub(super) fn check(packages: &Path, repository: &Path, target: &str) -> Result<
     }
     runner.checksum = right;
     runner.run(&file)?;
-    super::remove(&runner.directory)
+    remove(&runner.directory)
 }
 
 /// Runs a workflow with the packages; `checkout` is the source tree that it checks out.
@@ -95,9 +97,9 @@ impl<'a> Runner<'a> {
     }
 
     fn run(&mut self, file: &Path) -> Result<(), String> {
-        super::recreate(&self.directory)?;
+        recreate(&self.directory)?;
         for name in ["home", "temp", "work"] {
-            super::recreate(&self.directory.join(name))?;
+            recreate(&self.directory.join(name))?;
         }
         self.path.clear();
         self.variables.clear();

@@ -7,6 +7,7 @@
 //!
 //! The corpus is kept in `fuzz/corpus` of the target directory. It starts with packets of rxe.
 
+mod error;
 mod output;
 mod seeds;
 
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
 use crate::toolchain::{self, UNSTABLE};
-use output::Progress;
+use error::{Error, at};
+use output::{Finding, Progress};
 
 /// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "fuzz";
@@ -66,30 +68,6 @@ pub(crate) struct FuzzOptions {
     /// Random seed; 0 selects a new one each time
     #[arg(long, default_value_t = 0)]
     seed: u64,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error("{}: {source}", path.display())]
-    File {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("no target {name}; the targets are {}", known.join(", "))]
-    NoTarget { name: String, known: Vec<String> },
-    #[error("cannot build the targets: {0}; a C++ compiler is required")]
-    Build(String),
-    #[error("no host triple in the output of rustc -vV")]
-    NoTriple,
-}
-
-/// The result of a target.
-struct Finding {
-    target: String,
-    took: Duration,
-    progress: Progress,
-    /// The failure and the file with its input, if any.
-    problem: Option<String>,
 }
 
 /// Runs the command. Returns whether no target failed.
@@ -163,11 +141,6 @@ fn targets(workspace: &Path) -> Result<Vec<String>, Error> {
         .collect();
     names.sort_unstable();
     Ok(names)
-}
-
-fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::File { path, source }
 }
 
 /// Builds all targets and returns their directory.

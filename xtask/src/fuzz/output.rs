@@ -1,8 +1,7 @@
 //! Parses libFuzzer's output and prints results.
 
 use std::fmt;
-
-use super::Finding;
+use std::time::Duration;
 
 /// The number of lines to keep of a failure.
 const COMPLAINT: usize = 60;
@@ -50,6 +49,15 @@ impl Progress {
             self.complaint.push(line.to_owned());
         }
     }
+}
+
+/// The result of a target.
+pub(super) struct Finding {
+    pub(super) target: String,
+    pub(super) took: Duration,
+    pub(super) progress: Progress,
+    /// The failure and the file with its input, if any.
+    pub(super) problem: Option<String>,
 }
 
 impl fmt::Display for Progress {

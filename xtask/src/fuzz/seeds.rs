@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Error, at};
+use super::error::{Error, at};
 
 const VECTORS: &str = "proto/tests/vectors/rxe.txt";
 /// The lengths of IPv4, IPv6 and UDP headers and of an ICRC, in bytes.

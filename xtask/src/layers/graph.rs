@@ -88,6 +88,12 @@ impl Imports {
                 ));
             }
         }
+        problems.extend(self.cycle_problems());
+        problems
+    }
+
+    pub(super) fn cycle_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
         for cycle in self.cycles() {
             let steps: Vec<String> = cycle
                 .iter()

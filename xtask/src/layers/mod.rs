@@ -5,15 +5,21 @@
 //! own. No chain of imports may lead from a file back to it. `mod` declarations and re-exports
 //! (`pub use`) are no imports: a name that is imported through a re-export counts as imported from
 //! the file that has it. Code under `#[cfg(test)]` is not checked.
+//!
+//! Packages without such a section are checked for cycles only.
 
 mod graph;
 mod module;
 mod scan;
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
+
+use serde::Deserialize;
 
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
@@ -59,17 +65,67 @@ fn check(workspace: &Path) -> Result<Vec<String>, String> {
         return Err(format!("{DOCUMENT} has no section «{HEADING}...»"));
     }
     let mut problems = Vec::new();
-    for (package, layers) in lists {
-        let source = source_of(workspace, &package);
-        let mut files = BTreeMap::new();
-        read(&source, &mut Vec::new(), &mut files)
-            .map_err(|error| format!("{}: {error}", source.display()))?;
-        let imports = Imports::of(&files)?;
-        println!("{package}: {} files", imports.files.len());
-        let found = imports.problems(&layers);
+    for (package, layers) in &lists {
+        let imports = imports(package, &source_of(workspace, package))?;
+        let found = imports.problems(layers);
+        problems.extend(found.into_iter().map(|text| format!("{package}: {text}")));
+    }
+    let listed: Vec<PathBuf> = (lists.iter())
+        .map(|(package, _)| source_of(workspace, package))
+        .collect();
+    for source in sources(workspace)? {
+        if listed.contains(&source) {
+            continue;
+        }
+        let package = source.strip_prefix(workspace).unwrap_or(&source).display();
+        let imports = imports(&package.to_string(), &source)?;
+        let found = imports.cycle_problems();
         problems.extend(found.into_iter().map(|text| format!("{package}: {text}")));
     }
     Ok(problems)
+}
+
+/// Reads the imports of a package.
+fn imports(package: &str, source: &Path) -> Result<Imports, String> {
+    let mut files = BTreeMap::new();
+    read(source, &mut Vec::new(), &mut files)
+        .map_err(|error| format!("{}: {error}", source.display()))?;
+    let imports = Imports::of(&files)?;
+    println!("{package}: {} files", imports.files.len());
+    Ok(imports)
+}
+
+/// The relevant part of cargo's metadata.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    manifest_path: PathBuf,
+}
+
+/// Returns the directories with the sources of all packages of the workspace.
+fn sources(workspace: &Path) -> Result<Vec<PathBuf>, String> {
+    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(workspace)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let metadata: Metadata = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let directories =
+        (metadata.packages.iter()).filter_map(|package| package.manifest_path.parent());
+    let mut sources: Vec<PathBuf> = directories
+        .map(|directory| directory.join("src"))
+        .filter(|source| source.exists())
+        .collect();
+    sources.sort();
+    Ok(sources)
 }
 
 /// Returns the directory of a package's sources. The package at the top of the workspace has its
@@ -127,6 +183,10 @@ fn read(
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let file = match stem {
                 ROOT | "mod" => Module(module.clone()),
+                // A package with both has a library and a program, which imports it by its name.
+                "main" if module.is_empty() && !path.with_file_name("lib.rs").exists() => {
+                    Module(Vec::new())
+                }
                 stem => Module(module.clone()).child(stem),
             };
             files.insert(file, fs::read_to_string(&path)?);
@@ -282,6 +342,19 @@ mod tests {
             found,
             ["`a` of layer 3 imports `b::B` from `a::b` of layer 2"]
         );
+    }
+
+    #[test]
+    fn every_package_is_checked() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let sources = sources(workspace).unwrap();
+        for directory in ["src", "driver/src", "xtask/src"] {
+            assert!(sources.contains(&workspace.join(directory)), "{sources:?}");
+        }
+        let xtask = imports("xtask", &workspace.join("xtask/src")).unwrap();
+        // Its root is `main.rs`.
+        assert!(xtask.files.contains(&Module::parse(ROOT)));
+        assert!(!xtask.files.contains(&Module::parse("main")));
     }
 
     #[test]

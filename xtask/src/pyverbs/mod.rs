@@ -4,20 +4,23 @@
 //! namespace where possible. [`results`] evaluates the results. [`newest`] does the same for
 //! Debian's newest release.
 
+mod error;
 mod huge_pages;
 mod newest;
+mod options;
 mod results;
 mod suite;
 
 use std::env;
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use error::Error;
 use huge_pages::HugePages;
+use options::NAME;
 use results::{FLOOR, Results};
 
 use crate::debian_root;
@@ -25,78 +28,10 @@ use crate::outcome::Outcome;
 use crate::release;
 use crate::test_log::TestLog;
 
-/// The name of the tests in a summary.
-const NAME: &str = "pyverbs";
+pub(crate) use options::PyverbsOptions;
 
 /// The time limit of the suite. Most tests take a second.
 const LIMIT_SECONDS: &str = "900";
-
-/// The options of the command.
-#[derive(clap::Args, Default)]
-pub(crate) struct PyverbsOptions {
-    /// Run only tests whose full name contains PATTERN, or matches it where it has `*`; may be
-    /// repeated
-    #[arg(short = 'k', value_name = "PATTERN")]
-    pattern: Vec<String>,
-
-    /// Build urxe without optimization, which is faster
-    #[arg(long)]
-    dev: bool,
-
-    /// Value of `--sysfs` for `urxe run`
-    #[arg(long, value_name = "WHEN")]
-    sysfs: Option<String>,
-
-    /// Run the suite of the installed rdma-core only, and not that of Debian's newest release,
-    /// which needs root and debootstrap
-    #[arg(long)]
-    installed: bool,
-
-    /// Show the output of the tests and of urxe instead of writing it to a file
-    #[arg(long)]
-    show_output: bool,
-}
-
-/// An error that prevents running the suite.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The module pyverbs is missing.
-    #[error(
-        "the Python module pyverbs is missing: apt-get install python3-pyverbs (cargo xtask test \
-         does so, as root)"
-    )]
-    NoPyverbs,
-    /// The tests are missing.
-    #[error(
-        "rdma-core's tests are not in {0}; they are in the package python3-pyverbs, unless \
-         it was installed without documentation"
-    )]
-    NoSuite(String),
-    /// The root of another release cannot be made.
-    #[error("{0}")]
-    NoRoot(String),
-    /// gzip failed.
-    #[error("cannot decompress {0}; see the output of gzip above")]
-    NotUnpacked(PathBuf),
-    /// cargo failed.
-    #[error("cannot build urxe; see the output of cargo above")]
-    NotBuilt,
-    /// A file or program cannot be used.
-    #[error("{path}: {source}")]
-    File {
-        /// The path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-impl Error {
-    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        |source| Self::File { path, source }
-    }
-}
 
 /// Runs the command. Returns whether the results are as required.
 pub(crate) fn run(options: &PyverbsOptions, workspace: &Path, target: &Path) -> bool {

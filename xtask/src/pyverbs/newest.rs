@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::error::Error;
+use super::options::{NAME, PyverbsOptions};
 use super::results::Results;
-use super::{Error, NAME, PyverbsOptions};
 use crate::debian_root;
 
 /// The release.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::Error;
+use super::error::Error;
 
 /// The directories of the suite in distributions.
 const HOMES: [&str; 3] = [

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use urxe_verbs::ffi::*;
 
-use super::VerbsError;
+use super::error::VerbsError;
 
 /// The functions that the library exports by name.
 pub struct Functions {

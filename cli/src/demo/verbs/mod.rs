@@ -6,6 +6,7 @@
 //! elements are checked against the memory, which outlives its registration and is accessed as
 //! atomics only.
 
+mod error;
 mod functions;
 
 use std::ffi::{CStr, c_int};
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicU64;
 
+pub use error::VerbsError;
 use functions::Functions;
 use urxe_verbs::ffi::*;
 
@@ -38,40 +40,6 @@ pub const RECEIVE_DEPTH: u32 = 256;
 pub const MAX_INLINE: usize = 64;
 /// The number of completions per poll.
 const BATCH: usize = 32;
-
-/// A failure of the C API.
-#[derive(Debug, thiserror::Error)]
-pub enum VerbsError {
-    /// The library cannot be loaded or lacks a function.
-    #[error("{0}")]
-    Load(String),
-    /// The library has no device of this name.
-    #[error("ibv_get_device_list() does not list {0}")]
-    NoDevice(String),
-    /// The GID index is unused.
-    #[error("GID index {0} is unused; `urxe devices` shows the GIDs")]
-    NoGid(u8),
-    /// A call failed.
-    #[error("{call}: {source}")]
-    Call {
-        /// The function.
-        call: &'static str,
-        /// The errno.
-        source: io::Error,
-    },
-    /// A request completed with an error.
-    #[error("request {id} completed with status {status} ({text}), vendor error {vendor}")]
-    Completion {
-        /// The request's `wr_id`.
-        id: u64,
-        /// `enum ibv_wc_status`.
-        status: ibv_wc_status,
-        /// The library's text for the status.
-        text: String,
-        /// The vendor error.
-        vendor: u32,
-    },
-}
 
 /// Returns the pointer if it is non-null, or else the errno.
 fn pointer<T>(call: &'static str, pointer: *mut T) -> Result<*mut T, VerbsError> {

@@ -2,6 +2,7 @@
 
 mod flow;
 mod pair;
+mod qp_init;
 mod queue;
 
 use super::harness::{Harness, set_non_blocking};
@@ -14,7 +15,7 @@ use urxe_verbs::ffi::*;
 
 use flow::Flow;
 pub(super) use pair::Pair;
-use pair::QpInit;
+use qp_init::QpInit;
 
 /// An object to create, with the objects it uses.
 #[derive(Arbitrary, Debug)]

@@ -4,58 +4,11 @@ use super::super::change::modify;
 use super::super::harness::Harness;
 use super::super::values::{Bits, Count, Length};
 use super::Create;
+use super::qp_init::{QP_TYPES, QpInit, check_cap};
 use arbitrary::Arbitrary;
 use libc::c_void;
 use std::ptr;
-use urxe_verbs::calls::*;
 use urxe_verbs::ffi::*;
-
-/// The attributes that every queue pair needs.
-#[derive(Arbitrary, Debug)]
-pub(crate) struct QpInit {
-    pd: u8,
-    cqs: [u8; 2],
-    srq: u8,
-    cap: [Count; 5],
-    kind: u8,
-    signals_all: bool,
-}
-
-/// All queue pair types, and an invalid one.
-const QP_TYPES: [ibv_qp_type; 8] = [
-    IBV_QPT_RC,
-    IBV_QPT_UC,
-    IBV_QPT_UD,
-    IBV_QPT_RAW_PACKET,
-    IBV_QPT_XRC_SEND,
-    IBV_QPT_XRC_RECV,
-    IBV_QPT_DRIVER,
-    77,
-];
-
-fn cap(counts: [Count; 5]) -> ibv_qp_cap {
-    let [send_wr, recv_wr, send_sge, recv_sge, inline] = counts.map(Count::get);
-    ibv_qp_cap {
-        max_send_wr: send_wr,
-        max_recv_wr: recv_wr,
-        max_send_sge: send_sge,
-        max_recv_sge: recv_sge,
-        max_inline_data: inline,
-    }
-}
-
-/// Checks that the queue pair has at least the requested capacities, for the queues that it has.
-fn check_cap(wanted: &ibv_qp_cap, actual: &ibv_qp_cap, kind: ibv_qp_type, srq: *mut ibv_srq) {
-    if kind != IBV_QPT_XRC_RECV {
-        assert!(actual.max_send_wr >= wanted.max_send_wr);
-        assert!(actual.max_send_sge >= wanted.max_send_sge);
-        assert!(actual.max_inline_data >= wanted.max_inline_data);
-    }
-    if srq.is_null() && !matches!(kind, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) {
-        assert!(actual.max_recv_wr >= wanted.max_recv_wr);
-        assert!(actual.max_recv_sge >= wanted.max_recv_sge);
-    }
-}
 
 impl Create {
     /// # Safety
@@ -160,43 +113,6 @@ impl Create {
                 harness.add("ibv_open_qp", made, &[xrcd.cast()]);
             }
             _ => {}
-        }
-    }
-}
-
-impl QpInit {
-    /// # Safety
-    /// All objects of `harness` must be live.
-    pub(super) unsafe fn call(&self, harness: &mut Harness) {
-        let mut attr = self.to_verbs(harness);
-        let pd = harness.pick::<ibv_pd>(self.pd);
-        let wanted = attr.cap;
-        // SAFETY: the objects are null or live, and `attr` outlives the call.
-        let made = unsafe { ibv_create_qp(pd, &raw mut attr) };
-        let own = [
-            pd.cast(),
-            attr.send_cq.cast(),
-            attr.recv_cq.cast(),
-            attr.srq.cast(),
-        ];
-        let used = match attr.qp_type {
-            IBV_QPT_XRC_SEND => &own[..2],
-            _ => &own,
-        };
-        if harness.add("ibv_create_qp", made, used).is_some() {
-            check_cap(&wanted, &attr.cap, attr.qp_type, attr.srq);
-        }
-    }
-
-    fn to_verbs(&self, harness: &Harness) -> ibv_qp_init_attr {
-        ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
-            send_cq: harness.pick(self.cqs[0]),
-            recv_cq: harness.pick(self.cqs[1]),
-            srq: harness.pick(self.srq),
-            cap: cap(self.cap),
-            qp_type: QP_TYPES[usize::from(self.kind) % QP_TYPES.len()],
-            sq_sig_all: self.signals_all.into(),
         }
     }
 }

@@ -172,6 +172,7 @@ impl Window {
     }
 
     /// The congestion window in packets; at least 1.
+    #[inline]
     pub(super) fn packets(&self) -> u32 {
         let window = self.notification.limit(self.controller.window());
         match self.is_short_path {
@@ -181,6 +182,7 @@ impl Window {
     }
 
     /// The base window, in packets.
+    #[inline]
     pub(super) fn base(&self) -> u32 {
         self.base
     }

@@ -19,21 +19,25 @@ pub(super) struct RoundTrips {
 
 impl RoundTrips {
     /// Adds a sample.
+    #[inline]
     pub(super) fn add(&mut self, took: Duration) {
         self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
         self.last = took;
     }
 
     /// Whether the last round trip is known and shows no queue.
+    #[inline]
     pub(super) fn show_no_queue(&self) -> bool {
         self.exceeds_by_at_most(IDLE_FRACTION)
     }
 
     /// Whether the last round trip shows a long queue, or none is known.
+    #[inline]
     pub(super) fn show_long_queue(&self) -> bool {
         !self.exceeds_by_at_most(LONG_FRACTION)
     }
 
+    #[inline]
     fn exceeds_by_at_most(&self, fraction: u32) -> bool {
         self.shortest
             .is_some_and(|shortest| self.last - shortest <= shortest / fraction)

@@ -9,7 +9,8 @@ use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
-use crate::wire::{Aeth, NakCode, Syndrome};
+use crate::time::Time;
+use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::work::{Payload, SendOp, WcStatus};
 
 impl Requester {
@@ -46,38 +47,9 @@ impl Requester {
                 }
                 self.fail_unsendable(cx, host)
             }
-            Syndrome::RnrNak(timer) => {
-                cx.counters.rnr_naks_received += 1;
-                let before = self.una;
-                let complete = self.advance(cx, psn, host);
-                if !complete {
-                    self.response_lost(cx, psn);
-                } else if self.una == before && self.recovery.waits_for_receiver() {
-                    // The request was not retransmitted since the RNR NAK that began the wait. This
-                    // one is a duplicate, or answers a probe sent before the wait.
-                } else if self.recovery.receiver_not_ready(cx.now, timer) {
-                    self.go_back();
-                } else {
-                    cx.counters.rnr_retries_exceeded += 1;
-                    return self.fail(cx, WcStatus::RnrRetryExcErr, host);
-                }
-                self.fail_unsendable(cx, host)
-            }
+            Syndrome::RnrNak(timer) => self.receiver_not_ready(cx, psn, timer, host),
             Syndrome::Nak(NakCode::PsnSequence) => self.gap_reported(cx, psn, host),
-            Syndrome::Nak(code) => {
-                let status = match code {
-                    NakCode::InvalidRequest => WcStatus::RemInvReqErr,
-                    NakCode::RemoteAccess => WcStatus::RemAccessErr,
-                    NakCode::RemoteOperational => WcStatus::RemOpErr,
-                    NakCode::InvalidRd => WcStatus::RemInvRdReqErr,
-                    _ => WcStatus::BadRespErr,
-                };
-                if self.refuses_partial(psn, status, cx.now) {
-                    return self.fail_unsendable(cx, host);
-                }
-                cx.counters.fatal_naks_received += 1;
-                self.refused(cx, psn, status, host)
-            }
+            Syndrome::Nak(code) => self.request_refused(cx, psn, code, host),
             // Reserved syndromes are malformed (9.7.5.2.1) and dropped.
             _ => {
                 cx.counters.malformed += 1;
@@ -86,7 +58,57 @@ impl Requester {
         }
     }
 
+    /// Handles an RNR NAK: the responder had no receive for the message with `psn` (9.7.5.2.8).
+    #[cold]
+    fn receiver_not_ready<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        timer: RnrTimer,
+        host: &mut H,
+    ) -> Outcome {
+        cx.counters.rnr_naks_received += 1;
+        let before = self.una;
+        let complete = self.advance(cx, psn, host);
+        if !complete {
+            self.response_lost(cx, psn);
+        } else if self.una == before && self.recovery.waits_for_receiver() {
+            // The request was not retransmitted since the RNR NAK that began the wait. This one is
+            // a duplicate, or answers a probe sent before the wait.
+        } else if self.recovery.receiver_not_ready(cx.now, timer) {
+            self.go_back();
+        } else {
+            cx.counters.rnr_retries_exceeded += 1;
+            return self.fail(cx, WcStatus::RnrRetryExcErr, host);
+        }
+        self.fail_unsendable(cx, host)
+    }
+
+    /// Handles a NAK that ends the request with `psn` in error.
+    #[cold]
+    fn request_refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_>,
+        psn: Psn,
+        code: NakCode,
+        host: &mut H,
+    ) -> Outcome {
+        let status = match code {
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccess => WcStatus::RemAccessErr,
+            NakCode::RemoteOperational => WcStatus::RemOpErr,
+            NakCode::InvalidRd => WcStatus::RemInvRdReqErr,
+            _ => WcStatus::BadRespErr,
+        };
+        if self.refuses_partial(psn, status, cx.now) {
+            return self.fail_unsendable(cx, host);
+        }
+        cx.counters.fatal_naks_received += 1;
+        self.refused(cx, psn, status, host)
+    }
+
     /// Handles a NAK for a PSN sequence error: the responder found a gap (9.7.5.1.2).
+    #[cold]
     fn gap_reported<H: Host>(&mut self, cx: &mut Context<'_>, psn: Psn, host: &mut H) -> Outcome {
         cx.counters.sequence_naks_received += 1;
         let before = self.una;
@@ -186,14 +208,7 @@ impl Requester {
         self.complete_done(cx, reached, host);
         self.requests.progressed(reached);
         if self.cursor.psn.before(reached) {
-            // The packets were sent before the requester went back, and have arrived.
-            if self.back_for_gap {
-                self.fast_retransmit.set_peer_keeps_requests();
-                self.cursor = SendCursor::in_oldest(&self.queue, self.una);
-            } else {
-                self.window.timeout_was_spurious(cx.now);
-                self.undo_go_back();
-            }
+            self.arrived_before_retransmission(cx.now);
         }
         if let Some(sample) = self.recovery.measured(reached, self.sent_end, cx.now) {
             self.window.round_trip(cx.now, sample);
@@ -201,6 +216,18 @@ impl Requester {
         self.window.acknowledged(cx.now, packets as u32, in_flight);
         self.recovery
             .progressed(cx.now, reached.before(self.sent_end));
+    }
+
+    /// Moves the cursor forward: packets that were sent before the requester went back have arrived.
+    #[cold]
+    fn arrived_before_retransmission(&mut self, now: Time) {
+        if self.back_for_gap {
+            self.fast_retransmit.set_peer_keeps_requests();
+            self.cursor = SendCursor::in_oldest(&self.queue, self.una);
+        } else {
+            self.window.timeout_was_spurious(now);
+            self.undo_go_back();
+        }
     }
 
     /// Completes the oldest work requests that are done when all PSNs before `reached` are.

@@ -75,6 +75,12 @@ impl FastRetransmit {
         self.current
     }
 
+    /// Whether a retransmission is scheduled and not sent yet.
+    #[inline]
+    pub(super) fn is_scheduled(&self) -> bool {
+        self.current.is_some_and(|current| !current.is_sent)
+    }
+
     /// Schedules a retransmission, or replaces the current one.
     pub(super) fn set(&mut self, retransmission: Retransmission) {
         self.current = Some(retransmission);

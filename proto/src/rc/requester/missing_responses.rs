@@ -156,6 +156,7 @@ impl Requester {
     }
 
     /// Sends the probe that is due. Returns false when the sink is full.
+    #[cold]
     pub(super) fn transmit_read_probe<T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -226,6 +227,7 @@ impl Requester {
     }
 
     /// Sends repeated requests for missing responses. Returns false when the sink is full.
+    #[cold]
     pub(super) fn transmit_missing<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,

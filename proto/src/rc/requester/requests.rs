@@ -29,6 +29,7 @@ const OUTSTANDING_READ_REQUESTS: u8 = 2;
 
 impl Requester {
     /// Sends the next request that requires a response, or the next piece of a long READ.
+    #[inline(never)]
     pub(super) fn send_with_response<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,

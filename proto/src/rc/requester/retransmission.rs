@@ -65,7 +65,8 @@ impl Requester {
         true
     }
 
-    /// Sends the scheduled retransmission. Returns false when the sink is full.
+    /// Sends the scheduled retransmission, if there is one. Returns false when the sink is full.
+    #[cold]
     pub(super) fn transmit_scheduled<H: Host, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,

@@ -75,6 +75,12 @@ impl Scoreboard {
         self.attempt = Attempt::default();
     }
 
+    /// Whether responses are known to be missing.
+    #[inline]
+    pub(super) fn has_missing(&self) -> bool {
+        self.missing.is_some()
+    }
+
     /// The PSN before which the peer has executed all requests, if it is beyond `una`.
     pub(super) fn executed(&self) -> Option<Psn> {
         self.executed

@@ -33,6 +33,7 @@ impl SendCursor {
     }
 
     /// Returns the position after `packets` more packets of the work request.
+    #[inline]
     pub(super) fn after(self, wqe: &SendWqe, packets: u32) -> Self {
         let psn = self.psn + packets;
         let packet = self.packet + packets;
@@ -48,6 +49,7 @@ impl SendCursor {
     }
 
     /// Returns the start of the next work request.
+    #[inline]
     pub(super) fn next_work_request(self) -> Self {
         SendCursor {
             index: self.index + 1,
@@ -57,16 +59,19 @@ impl SendCursor {
     }
 
     /// Whether the packet before this position was sent with AckReq.
+    #[inline]
     pub(super) fn follows_ack_req(self) -> bool {
         self.last_ack_req.next() == self.psn
     }
 
     /// The number of packets after the last one with AckReq, the one at this position included.
+    #[inline]
     pub(super) fn packets_since_ack_req(self) -> u32 {
         self.psn.diff(self.last_ack_req).max(0) as u32
     }
 
     /// The number of PSNs from `una` up to this position.
+    #[inline]
     pub(super) fn in_flight(self, una: Psn) -> u32 {
         self.psn.diff(una).max(0) as u32
     }

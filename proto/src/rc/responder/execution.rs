@@ -1,6 +1,6 @@
 //! The execution of a request with the expected PSN: the remaining checks, and each operation.
 
-use super::super::replies::ReadReply;
+use super::super::read_reply::ReadReply;
 use super::{Executed, ExecutedKind, INVALID, NO_ACCESS, Refusal, Responder};
 use crate::host::{Access, AtomicOp, Completions, Host};
 use crate::placement::{MessageInfo, Placement, PlacementError, remote_key};

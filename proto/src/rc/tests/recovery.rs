@@ -614,3 +614,76 @@ fn many_gaps_in_a_window_are_repaired_in_fewer_round_trips_than_gaps() {
     assert!(round_trips < 60, "{round_trips}");
     assert!(sent < PACKETS as usize + 3 * LOSSY.len(), "{sent}");
 }
+
+/// Delivers a WRITE of one byte, from another UDP source port of the peer.
+fn write_from(end: &mut Endpoint, offset: u32, port: u16) {
+    let header = rdma(RcWriteOnly, offset, REMOTE, offset as usize, 1).with_payload_len(1);
+    let packet = Packet {
+        header,
+        payload: &[offset as u8],
+    };
+    let from = Source {
+        gid: peer_gid(),
+        port,
+    };
+    end.qp.handle_packet(end.now, from, &packet, &mut end.host);
+}
+
+/// A network address translator may choose another port at any time.
+#[test]
+fn connection_continues_from_another_source_port() {
+    const PORTS: [u16; 2] = [0xd000, 0xe000];
+    let mut end = Endpoint::new();
+    write(&mut end, 0);
+    for offset in [1, 3, 2] {
+        write_from(&mut end, offset, PORTS[0]);
+    }
+    assert_eq!(end.qp.counters().writes_done, 4);
+    end.poll();
+    // The request behind the gap came from the former port: it is not executed, and reported.
+    write_from(&mut end, 5, PORTS[0]);
+    assert_eq!(end.poll_one().syndrome(), GAP);
+    write_from(&mut end, 4, PORTS[1]);
+    assert_eq!(end.qp.counters().writes_done, 5);
+    let nak = end.poll().pop().unwrap();
+    assert_eq!((nak.syndrome(), nak.psn()), (GAP, PEER_PSN + 5));
+    write_from(&mut end, 5, PORTS[1]);
+    assert_eq!(end.qp.counters().writes_done, 6);
+    assert_eq!(end.host.bytes(REMOTE, 0, 6), [0, 1, 2, 3, 4, 5]);
+}
+
+/// A packet that is more than half of the PSN space late is taken for one that is ahead.
+#[test]
+fn request_older_than_half_of_the_psn_space_costs_one_nak() {
+    const OLD: u32 = (1 << 23) - 5;
+    let mut end = Endpoint::new();
+    write(&mut end, 0);
+    end.poll();
+    for _ in 0..10 {
+        write(&mut end, OLD);
+    }
+    let naks = end.poll();
+    assert_eq!(naks.len(), 1);
+    assert_eq!((naks[0].syndrome(), naks[0].psn()), (GAP, PEER_PSN + 1));
+    for offset in 1..4 {
+        write(&mut end, offset);
+    }
+    assert_eq!(end.qp.counters().writes_done, 4);
+    assert_eq!(end.qp.counters().out_of_order_executed, 0);
+    assert_eq!(end.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn answers_older_than_half_of_the_psn_space_change_nothing() {
+    const OLD: u32 = (1 << 23) + 5;
+    let mut end = sending();
+    let invalid = nak(OLD, NakCode::InvalidRequest);
+    for header in [ack(OLD), nak(OLD, NakCode::PsnSequence), invalid] {
+        end.deliver(header, &[]);
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!(end.qp.counters().stale_responses, 3);
+    assert_eq!(end.qp.state(), QpState::Rts);
+    end.deliver(ack(9), &[]);
+    assert_eq!(end.done(), [(1, Success)]);
+}

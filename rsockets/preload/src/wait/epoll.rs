@@ -6,7 +6,7 @@ use libc::{epoll_event, sigset_t};
 
 use super::{behind, with_signals};
 use crate::call::{next, real};
-use crate::descriptor::{close_descriptor, place};
+use crate::kernel::{close_descriptor, place};
 use crate::rdma;
 use crate::table::{self, Kind};
 

@@ -2,7 +2,7 @@
 //! capture.
 
 use super::cm::slow;
-use super::{Expectation, Group, Kind, RC, clean, one, programs_between};
+use super::group::{Expectation, Group, Kind, RC, clean, one, programs_between};
 
 /// Returns the cells to capture.
 pub(crate) fn to_capture() -> Vec<Group> {

@@ -1,8 +1,8 @@
 //! Connections: librdmacm's programs, with urxe on one side and rdma-core over the kernel's
 //! connection manager and rxe on the other.
 
+use super::group::{Cell, Expectation, Extent, Group, Kind, clean, programs_between, serve};
 use super::rsockets::on_a_bad_link;
-use super::{Cell, Expectation, Extent, Group, Kind, clean, programs_between, serve};
 
 /// Programs that connect on a clean link.
 pub(super) fn connections(name: &'static str, ip: &'static str, extent: Extent) -> Group {

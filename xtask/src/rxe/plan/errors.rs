@@ -1,6 +1,6 @@
 //! Deliberate errors, compared with the outcome between two rxe devices.
 
-use super::{Expectation, Group, both, clean};
+use super::group::{Expectation, Group, both, clean};
 
 const RECEIVING: &[&str] = &["send", "send-imm", "write-imm"];
 const MEMORY: &[&str] = &["write", "write-imm", "read", "cas", "fadd"];

@@ -1,6 +1,6 @@
 //! Transfers over impaired links.
 
-use super::{Expectation, Extent, Group, RC, both, clean, one};
+use super::group::{Expectation, Extent, Group, RC, both, clean, one};
 
 /// The impairments of the link: name, netem arguments, description.
 pub(super) const IMPAIRMENTS: [(&str, &str, &str); 6] = [

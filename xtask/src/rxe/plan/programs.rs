@@ -1,6 +1,6 @@
 //! Unmodified programs.
 
-use super::{Cell, Extent, Group, Kind, clean, serve};
+use super::group::{Cell, Extent, Group, Kind, clean, serve};
 
 /// Debian's programs.
 pub(super) fn programs(name: &'static str, ip: &'static str, extent: Extent) -> Group {

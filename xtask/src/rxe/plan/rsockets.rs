@@ -1,7 +1,7 @@
 //! Sockets over RDMA: librdmacm's programs, with urxe's rsockets on one side and rdma-core's over
 //! rxe on the other.
 
-use super::{Cell, Extent, Group, Kind, clean, serve};
+use super::group::{Cell, Extent, Group, Kind, clean, serve};
 
 /// All programs and modes on a clean link.
 pub(super) fn rsockets(name: &'static str, ip: &'static str, extent: Extent) -> Group {

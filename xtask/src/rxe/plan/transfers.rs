@@ -1,6 +1,6 @@
 //! Transfers on a clean link, in all sizes and path MTUs.
 
-use super::{Cell, Extent, Group, RC, both, clean, one};
+use super::group::{Cell, Extent, Group, RC, both, clean, one};
 
 const MTUS: [usize; 5] = [256, 512, 1024, 2048, 4096];
 /// The operations of an unreliable connection.

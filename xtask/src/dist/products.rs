@@ -1,0 +1,18 @@
+//! The build from which packages are made.
+
+use std::path::PathBuf;
+
+/// The version of all packages.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The files of a build, from which packages are made.
+pub(super) struct Products {
+    /// The target triple without a version of glibc.
+    pub(super) target: String,
+    /// The directory with the command and the shared objects.
+    pub(super) directory: PathBuf,
+    /// The command as it runs on this host, which writes manual pages and completions.
+    pub(super) runnable: PathBuf,
+    /// Whether packages are compressed well, which takes half a minute for files with symbols.
+    pub(super) compressed: bool,
+}
