@@ -78,9 +78,9 @@ fn hwloc_finds_the_devices() {
     if !require(&[lstopo, Need::NetworkNamespaces]) {
         return;
     }
-    let place = Place::here();
+    let runner = Runner::here();
     for view in ["yes", "preload"] {
-        let mut command = place.urxe();
+        let mut command = runner.urxe();
         command.args(["run", "--sysfs", view, "--devices", "*"]);
         command.args(["--", "lstopo-no-graphics", "--of", "console"]);
         let shown = run("lstopo", command, LIMIT).success().stdout;

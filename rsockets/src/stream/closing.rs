@@ -1,20 +1,43 @@
 //! Connections that are closed without a waiting caller.
 
-use super::StreamSocket;
 use super::link::Link;
+use super::{Phase, StreamSocket};
 use crate::service::Closing;
+use crate::sync::lock;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use urxe_proto::rsocket::stream::Shutdown;
+
+impl StreamSocket {
+    /// Closes the socket like [`StreamSocket::close`], without waiting: if sent data has not
+    /// arrived yet, the service thread closes it later.
+    ///
+    /// No other call may use the socket afterwards.
+    pub fn close_in_background(self: &Arc<Self>) {
+        let connected = match &lock(&self.state).phase {
+            Phase::Connected(link) if self.process == process::id() => Some(Arc::clone(link)),
+            _ => None,
+        };
+        // Without a connection there is nothing to wait for.
+        let Some(link) = connected else {
+            return self.close();
+        };
+        let closing = ClosingStream::new(self, link);
+        if !closing.advance() {
+            self.service.close_later(Arc::new(closing));
+        }
+    }
+}
 
 /// A connection that is closed once the data sent before has arrived, or the connection is broken.
 ///
 /// Its creator gives it to the service of the process, whose thread continues when the descriptor is
 /// readable.
 #[derive(Debug)]
-pub(super) struct ClosingStream {
+struct ClosingStream {
     socket: Arc<StreamSocket>,
     link: Arc<Link>,
     /// Whether the message about the shutdown was sent to the peer.
@@ -22,7 +45,7 @@ pub(super) struct ClosingStream {
 }
 
 impl ClosingStream {
-    pub(super) fn new(socket: &Arc<StreamSocket>, link: Arc<Link>) -> ClosingStream {
+    fn new(socket: &Arc<StreamSocket>, link: Arc<Link>) -> ClosingStream {
         ClosingStream {
             socket: Arc::clone(socket),
             link,

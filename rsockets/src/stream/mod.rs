@@ -10,11 +10,10 @@ pub use link::Ready;
 
 use super::data::{Sink, Source};
 use super::error::Error;
-use super::service::{self, Closing, Service, Stream};
+use super::service::{self, Service, Stream};
 use super::settings::{Settings, defaults};
 use super::sync::lock;
 use super::watch::Watchers;
-use closing::ClosingStream;
 use link::Link;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -325,25 +324,6 @@ impl StreamSocket {
             tracing::debug!(%error, "a stream was not closed in order");
         }
         self.release();
-    }
-
-    /// Closes the socket like [`StreamSocket::close`], without waiting: if sent data has not
-    /// arrived yet, the service thread closes it later.
-    ///
-    /// No other call may use the socket afterwards.
-    pub fn close_in_background(self: &Arc<Self>) {
-        let connected = match &lock(&self.state).phase {
-            Phase::Connected(link) if self.process == process::id() => Some(Arc::clone(link)),
-            _ => None,
-        };
-        // Without a connection there is nothing to wait for.
-        let Some(link) = connected else {
-            return self.close();
-        };
-        let closing = ClosingStream::new(self, link);
-        if !closing.advance() {
-            self.service.close_later(Arc::new(closing));
-        }
     }
 
     /// Releases the connection and what belongs to the socket.

@@ -72,7 +72,10 @@ mod tasks;
 /// The memory of work requests in the Rust API, with owners that the models count.
 mod slices {
     pub(crate) use crate::ownership::Memory;
+}
 
+/// The buffers of the Rust API.
+mod buffer {
     /// The part of a buffer that a work request uses.
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Extent {
