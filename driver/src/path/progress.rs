@@ -203,6 +203,8 @@ impl ProgressThread {
             let yields = !found && polling.is_in_call();
             if yields && policy.is_contended(time) {
                 std::thread::sleep(CONTENTION_SLEEP);
+            } else if busy_polls && !yields && !policy.yields(time) {
+                std::hint::spin_loop();
             } else if busy_polls || yields {
                 let before = now();
                 rustix::thread::sched_yield();

@@ -9,11 +9,47 @@ use super::handoff::{Handoff, Mode};
 use super::limits::{
     BUSY_POLL, BUSY_POLL_EMPTY_POLLS, BUSY_POLLS, CHECK_INTERVAL, EMPTY_POLLS_AFTER_ARM,
     INTERVAL_PER_COST, LONG_MESSAGE, MAX_BUSY_POLL, MAX_CHECK_BACK_OFF, MAX_CHECK_INTERVAL,
-    RECEIVE_PERIOD,
+    MAX_SPIN_BACK_OFF, RECEIVE_PERIOD,
 };
 use super::polling::Polling;
 use std::time::Duration;
 use urxe_proto::time::Time;
+
+/// Trials of busy polling without yields while contention is expected.
+///
+/// A wake-up costs more than a short spin. If the peer runs on another processor, the next packet
+/// ends the spin. If it needs this processor, no packet arrives, and each trial doubles the number
+/// of packets before the next one.
+#[derive(Debug, Default)]
+struct SpinTrials {
+    /// Whether the thread spins until the next packet.
+    is_spinning: bool,
+    /// The number of packets before the next trial.
+    skip: u32,
+    /// The value of `skip` after the last failure.
+    back_off: u32,
+}
+
+impl SpinTrials {
+    /// Records that a packet followed closely.
+    fn received(&mut self) {
+        if self.is_spinning {
+            self.back_off = 0;
+        } else if self.skip == 0 {
+            self.is_spinning = true;
+        } else {
+            self.skip -= 1;
+        }
+    }
+
+    /// Records that the thread is about to sleep: a trial failed if there was one.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_spinning) {
+            self.back_off = (2 * self.back_off).clamp(1, MAX_SPIN_BACK_OFF);
+            self.skip = self.back_off;
+        }
+    }
+}
 
 /// The state of adaptive polling.
 #[derive(Default)]
@@ -37,6 +73,7 @@ pub(crate) struct AdaptivePolling {
     /// Whether the time between the last two receptions was short ([`Self::busy_poll_time`]).
     has_short_gap: bool,
     contention: Contention,
+    spins: SpinTrials,
     /// Whether the last packets were part of a long message ([`LONG_MESSAGE`]).
     is_long: bool,
     /// The bytes that the process had received at `received_at`.
@@ -136,9 +173,13 @@ impl AdaptivePolling {
         if mode != Mode::PollersReceive {
             self.own_time = None;
             self.check_back_off = 0;
+            let busy_polls = mode == Mode::Receiving && self.busy_polls(now);
+            if !busy_polls {
+                self.spins.end();
+            }
             return Interval {
                 limit: CHECK_INTERVAL,
-                busy_polls: mode == Mode::Receiving && self.busy_polls(now),
+                busy_polls,
                 relied_on: None,
             };
         }
@@ -196,6 +237,9 @@ impl AdaptivePolling {
         // A program that polls, however seldom, receives by itself.
         self.has_short_gap = alone && begun.since(self.received_at) < self.busy_poll_time();
         self.received_at = now;
+        if self.has_short_gap && self.contention.is_expected(now) {
+            self.spins.received();
+        }
     }
 
     /// Records the duration of a poll that received nothing.
@@ -215,11 +259,17 @@ impl AdaptivePolling {
         }
     }
 
-    /// Returns whether packets follow each other closely, the last one arrived within the busy-poll
-    /// time, and no other thread is expected to keep the processor.
+    /// Returns whether packets follow each other closely, and the last one arrived within the
+    /// busy-poll time. Under contention, only trials busy-poll.
     pub(crate) fn busy_polls(&self, now: Time) -> bool {
         let is_close = self.has_short_gap && now.since(self.received_at) < self.busy_poll_time();
-        is_close && !self.contention.is_expected(now)
+        is_close && (self.yields(now) || self.spins.is_spinning)
+    }
+
+    /// Returns whether a busy poll that received nothing yields. Under contention it keeps the
+    /// processor.
+    pub(crate) fn yields(&self, now: Time) -> bool {
+        !self.contention.is_expected(now)
     }
 
     /// Returns whether to sleep instead of yielding to a thread of the program that is in a call.
@@ -275,6 +325,34 @@ mod tests {
             polling.polled();
             polling.empty_poll(|_| false, |_| ());
         }
+    }
+
+    #[test]
+    fn each_failed_spin_doubles_the_packets_before_the_next() {
+        let mut spins = SpinTrials::default();
+        for packets in [1, 2, 4, 8, 16, 32, 64, 64] {
+            spins.received();
+            assert!(spins.is_spinning);
+            spins.end();
+            for _ in 0..packets {
+                assert!(!spins.is_spinning);
+                spins.received();
+            }
+            assert!(!spins.is_spinning);
+        }
+    }
+
+    #[test]
+    fn a_spin_that_a_packet_ends_continues() {
+        let mut spins = SpinTrials::default();
+        for _ in 0..100 {
+            spins.received();
+            assert!(spins.is_spinning);
+        }
+        spins.end();
+        spins.received();
+        spins.received();
+        assert!(spins.is_spinning, "successes reset the back-off");
     }
 
     #[test]

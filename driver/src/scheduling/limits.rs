@@ -103,6 +103,10 @@ pub(crate) const MAX_CONTENTION_FACTOR: u32 = 16;
 /// What a packet costs more if it wakes a thread, compared with one that polls.
 pub(crate) const WAKE_UP_COST: Duration = Duration::from_micros(20);
 
+/// The most packets between two trials of busy polling under contention. A failed trial costs up to
+/// [`MAX_BUSY_POLL`].
+pub(crate) const MAX_SPIN_BACK_OFF: u32 = 64;
+
 /// The longest sleep of a poll of the program under contention. A packet ends it. The yield that it
 /// replaces takes at least five times as long.
 pub(crate) const POLL_SLEEP: Duration = Duration::from_micros(100);
