@@ -29,6 +29,10 @@ const ACK_TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 /// sooner, by the probe.
 const ACK_TIMEOUT_FACTOR: u32 = 4;
 
+/// The longest ACK timeout to which the factor extends a shorter request. A longer request is used
+/// as it is: no host is busy for as long, and a peer that is gone must be reported.
+const MAX_EXTENDED_ACK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The minimum ACK timeout; below it, a descheduled peer could be declared dead.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 
@@ -156,7 +160,12 @@ impl LossRecovery {
     pub(super) fn configure(&mut self, timeout: u8, retry_cnt: u8, rnr_retry: u8) {
         self.ack_timeout = match timeout & 31 {
             0 => None,
-            n => Some((ACK_TIMEOUT_UNIT * ACK_TIMEOUT_FACTOR * (1 << n)).max(ACK_TIMEOUT_FLOOR)),
+            n => {
+                let requested = ACK_TIMEOUT_UNIT * (1 << n);
+                let extended = (requested * ACK_TIMEOUT_FACTOR)
+                    .clamp(ACK_TIMEOUT_FLOOR, MAX_EXTENDED_ACK_TIMEOUT);
+                Some(requested.max(extended))
+            }
         };
         self.retry_cnt = retry_cnt;
         self.retries_left = retry_cnt;
@@ -418,6 +427,19 @@ mod tests {
         assert_eq!(recovery.deadline(), Time(timeout));
         assert_eq!(recovery.expire(Time(timeout - 1)), Expired::Nothing);
         assert_eq!(recovery.expire(Time(timeout)), Expired::RetriesExceeded);
+    }
+
+    #[test]
+    fn ack_timeout_is_between_one_and_four_times_the_request() {
+        for n in 12..32 {
+            let requested = Duration::from_nanos(4096 << n);
+            let used = LossRecovery::new(n, 7, 7).ack_timeout().unwrap();
+            assert!(used >= requested && used <= 4 * requested, "{n}: {used:?}");
+            assert!(
+                used <= requested.max(MAX_EXTENDED_ACK_TIMEOUT),
+                "{n}: {used:?}"
+            );
+        }
     }
 
     #[test]
