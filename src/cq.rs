@@ -83,10 +83,10 @@ impl Context {
 /// [`CompletionQueue::clear`], and starts over.
 ///
 /// # With an async runtime
-/// [`CompletionQueue::next`] is a future, and the queue is a [`Stream`] of the completions of work
-/// requests that were posted with `post_send` and `post_receive`. The completions of futures such
-/// as [`QueuePair::send`](crate::QueuePair::send) reach these futures, whichever task or thread
-/// polls the queue. See [`reactor`](crate::reactor) for the runtimes.
+/// [`CompletionQueue::next`] is a future, and the queue is a [`Stream`](futures_core::Stream) of the
+/// completions of work requests that were posted with `post_send` and `post_receive`. The
+/// completions of futures such as [`QueuePair::send`](crate::QueuePair::send) reach these futures,
+/// whichever task or thread polls the queue. See [`reactor`](crate::reactor) for the runtimes.
 ///
 /// A future that has been polled takes part in polling the queue for others. Poll it until it is
 /// ready or drop it: while a task keeps one and polls it no more, the others may not progress.
