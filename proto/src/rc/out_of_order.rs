@@ -5,7 +5,7 @@
 //! memory before.
 //!
 //! A forged request in the queue is executed in place of the real one. Therefore each request is
-//! queued for a limited time, and executed only if its UDP source port is that of the request that
+//! queued for a limited time, longer while missing ones arrive, and executed only if its UDP source port is that of the request that
 //! closed the gap. Memory is bounded for each queue pair and, by an [`OutOfOrderBudget`], for all
 //! that share one.
 
@@ -137,8 +137,10 @@ pub(super) struct QueuedRequest {
     header: Header,
     payload: Box<[u8]>,
     source_port: u16,
-    /// The time at which it is dropped.
+    /// The time at which it is dropped, unless a missing request has arrived since.
     until: Time,
+    /// The time at which it is dropped in any case.
+    latest: Time,
 }
 
 impl QueuedRequest {
@@ -152,6 +154,11 @@ impl QueuedRequest {
 
     fn psn(&self) -> Psn {
         self.header.bth.psn
+    }
+
+    /// The time at which it is dropped, if the arrival of a missing request keeps all until `kept`.
+    fn expiry(&self, kept: Time) -> Time {
+        self.until.max(kept.min(self.latest))
     }
 
     fn bytes(&self) -> usize {
@@ -171,6 +178,8 @@ pub(super) struct OutOfOrder {
     peer: Gid,
     /// A lower bound of the time at which the first request is dropped.
     expires_at: Time,
+    /// The time until which the arrival of the last missing request keeps the others.
+    kept_until: Time,
     /// The UDP source port of the last request that arrived in order.
     source_port: Option<u16>,
     /// The highest PSN of a request that was not queued: it proves a gap before it.
@@ -187,6 +196,7 @@ impl OutOfOrder {
             budget: None,
             peer: Gid::default(),
             expires_at: Time::NEVER,
+            kept_until: Time(0),
             source_port: None,
             dropped: None,
         }
@@ -198,9 +208,21 @@ impl OutOfOrder {
         self.budget = Some(budget);
     }
 
-    /// Records the UDP source port of a request with the expected PSN.
-    pub(super) fn arrived_in_order(&mut self, source_port: u16) {
+    /// Handles the arrival of a request with the expected PSN from this UDP source port.
+    ///
+    /// The repair of many gaps takes many round trips. Each one that closes keeps the requests
+    /// behind the others.
+    #[inline]
+    pub(super) fn arrived_in_order(
+        &mut self,
+        source_port: u16,
+        now: Time,
+        recovery: &LossRecovery,
+    ) {
         self.source_port = Some(source_port);
+        if !self.queue.is_empty() {
+            self.kept_until = now + timeout(recovery);
+        }
     }
 
     /// Keeps a request that arrived behind the gap at `expected`.
@@ -247,9 +269,11 @@ impl OutOfOrder {
             payload: packet.payload.into(),
             source_port,
             until: cx.now + timeout(recovery),
+            latest: cx.now + TIMEOUT_CEILING,
         };
         if self.queue.is_empty() {
             self.expires_at = Time::NEVER;
+            self.kept_until = Time(0);
         }
         self.expires_at = self.expires_at.min(queued.until);
         self.queue.insert(at, queued);
@@ -299,9 +323,10 @@ impl OutOfOrder {
         let mut freed = 0;
         let (mut expires_at, mut dropped) = (Time::NEVER, None);
         self.queue.retain(|queued| {
-            let stays = now < queued.until;
+            let expiry = queued.expiry(self.kept_until);
+            let stays = now < expiry;
             if stays {
-                expires_at = expires_at.min(queued.until);
+                expires_at = expires_at.min(expiry);
             } else {
                 freed += queued.bytes();
                 dropped = Some(queued.psn());

@@ -158,7 +158,8 @@ impl Responder {
             self.duplicate(cx, &packet.header, host);
             return Outcome::Continue;
         }
-        self.out_of_order.arrived_in_order(source_port);
+        self.out_of_order
+            .arrived_in_order(source_port, cx.now, recovery);
         if self.nak_state == NakState::SequenceError {
             // A NAK that is still queued is obsolete: the network has only reordered the packets.
             self.replies.gap_closed();

@@ -274,6 +274,23 @@ fn each_queued_request_has_its_own_timeout() {
 }
 
 #[test]
+fn each_missing_request_that_arrives_keeps_those_behind_other_gaps() {
+    let mut end = Endpoint::with(|attr| attr.timeout = 0);
+    for offset in (0..=40).step_by(2) {
+        write(&mut end, offset);
+    }
+    // Without a round trip and an ACK timeout, requests are queued for 1 s, and at most for 10 s.
+    let executed = (1..40).step_by(2).filter(|&missing| {
+        let before = end.qp.counters().out_of_order_executed;
+        end.advance(ms(900));
+        end.qp.handle_timeout(end.now, &mut end.host);
+        write(&mut end, missing);
+        end.qp.counters().out_of_order_executed > before
+    });
+    assert_eq!(executed.count(), 11);
+}
+
+#[test]
 fn timeout_depends_on_the_round_trip_and_the_ack_timeout() {
     let kept_for = |end: &mut Endpoint, gap: u32| {
         write(end, gap + 1);
@@ -295,8 +312,8 @@ fn timeout_depends_on_the_round_trip_and_the_ack_timeout() {
         assert_eq!(kept_for(&mut end, 0), 8 * round_trip);
     }
     // The ACK timeout, four times the requested one as with NICs, is longer.
-    let mut end = Endpoint::with(|attr| attr.timeout = 16);
-    assert_eq!(kept_for(&mut end, 0), Duration::from_nanos(4096 << 16) * 8);
+    let mut end = Endpoint::with(|attr| attr.timeout = 15);
+    assert_eq!(kept_for(&mut end, 0), Duration::from_nanos(4096 << 15) * 8);
     // No request is kept for hours.
     let mut end = Endpoint::with(|attr| attr.timeout = 31);
     assert_eq!(kept_for(&mut end, 0), Duration::from_secs(10));

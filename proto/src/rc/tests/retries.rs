@@ -443,11 +443,11 @@ fn send_while_the_link_is_down(timeout: u8) -> (Vec<(u64, WcStatus)>, usize) {
 #[test]
 fn connection_survives_a_link_that_is_down_for_30_s_if_its_retries_allow_it() {
     // 8 times 4.3 s.
-    let (done, packets) = send_while_the_link_is_down(18);
+    let (done, packets) = send_while_the_link_is_down(20);
     assert_eq!(done, [(2, Success)]);
     // About one in a second.
     assert!((20..60).contains(&packets), "{packets}");
     // 8 times 2.1 s.
-    let (done, _) = send_while_the_link_is_down(17);
+    let (done, _) = send_while_the_link_is_down(19);
     assert_eq!(done, [(2, WcStatus::RetryExcErr)]);
 }
