@@ -49,9 +49,19 @@ impl Engine {
     }
 
     /// Gives the processor to other threads. Not a cancellation point.
+    #[inline]
     fn pause(&self, pause: Pause) {
-        match (pause, self.network.get()) {
-            (Pause::Sleep, Some(network)) if !self.loss.is_lost() => {
+        match pause {
+            Pause::Yield => rustix::thread::sched_yield(),
+            Pause::Sleep => self.sleep_in_poll(),
+        }
+    }
+
+    /// Sleeps until a packet arrives, for [`POLL_SLEEP`] at most.
+    #[cold]
+    fn sleep_in_poll(&self) {
+        match self.network.get() {
+            Some(network) if !self.loss.is_lost() => {
                 let sockets = network.watch.sockets();
                 let timeout = Timespec::try_from(POLL_SLEEP).expect("shorter than a second");
                 // An error is that of a signal, or of a descriptor that the program has closed,
