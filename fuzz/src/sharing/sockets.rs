@@ -41,7 +41,7 @@ pub(super) fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, len as libc::socklen_t)
 }
 
-/// A Unix socket.
+/// Creates a Unix socket.
 pub(super) fn unix(kind: i32) -> OwnedFd {
     // SAFETY: the arguments are numbers. The descriptor is new and has no other owner.
     unsafe {
