@@ -83,8 +83,8 @@ impl Context {
 /// [`CompletionQueue::clear`], and starts over.
 ///
 /// # With an async runtime
-/// [`CompletionQueue::next`] is a future, and the queue is a [`Stream`](futures_core::Stream) of the
-/// completions of work requests that were posted with `post_send` and `post_receive`. The
+/// [`CompletionQueue::next`] is a future, and the queue is a [`Stream`](futures_core::Stream) of
+/// the completions of work requests that were posted with `post_send` and `post_receive`. The
 /// completions of futures such as [`QueuePair::send`](crate::QueuePair::send) reach these futures,
 /// whichever task or thread polls the queue. See [`reactor`](crate::reactor) for the runtimes.
 ///
@@ -186,8 +186,8 @@ impl CompletionQueue {
             };
             let id = WorkId::from_driver(completion.wr_id);
             let finished = match user.complete_oldest(id) {
-                // The usual case, separate from the others since each move of a completion costs
-                // as much as a lock.
+                // The common case, handled apart from the others because each move of a completion
+                // costs as much as a lock.
                 Some(entry) if entry.kind != Kind::Awaited && !user.room(id.queue()).any() => {
                     return Some(Completion::new(&completion, entry));
                 }
@@ -466,7 +466,7 @@ impl Inner {
         self.users.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `max` and [`BATCH`] of the oldest completions from the driver.
+    /// Takes the oldest completions from the driver: at most `max`, and at most [`BATCH`].
     ///
     /// Returns how many, and those among them whose queue pair still exists.
     fn take(&self, max: usize) -> (usize, [Option<Finished>; BATCH]) {

@@ -29,7 +29,7 @@ pub enum EndpointError {
 /// # let context = urxe::device("urxe_lo")?.open()?;
 /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
 /// let qp = pd.queue_pair(&cq, &cq).build()?;
-/// // 32 bytes, which the program transfers to the peer as it likes.
+/// // 32 bytes, which the program transfers to the peer by any means.
 /// let bytes = qp.endpoint().to_bytes();
 /// let received = Endpoint::from_bytes(&bytes).expect("it is an encoding");
 /// assert_eq!(received, qp.endpoint());

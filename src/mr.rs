@@ -350,7 +350,7 @@ impl Deref for LocalWord {
 /// # fn main() -> urxe::Result<()> {
 /// # let pd = urxe::device("urxe_lo")?.open()?.pd();
 /// let region = pd.register(4096, RemoteAccess::READ | RemoteAccess::ATOMIC)?;
-/// // The program transfers these bytes to the peer as it likes.
+/// // The program transfers these bytes to the peer by any means.
 /// let bytes = region.remote().to_bytes();
 /// let remote = RemoteRegion::from_bytes(&bytes);
 /// let page = remote.slice(1024..2048)?;

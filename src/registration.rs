@@ -64,7 +64,9 @@ impl ProtectionDomain {
         access: RemoteAccess,
     ) -> Result<MemoryRegion, OwnedError> {
         let (owner, access) = (Box::new(owner), access.with_local());
-        // SAFETY: the contract is the same. The bytes of a region are not borrowed.
+        // SAFETY: the bytes are mapped until `owner` is dropped, and no Rust reference to them
+        // exists until then: the caller's contract, section Safety. `MemoryRegion` makes no
+        // reference either.
         let region = unsafe { OwnedRegion::from_raw(self.driver(), start, len, owner, access) };
         region.map(MemoryRegion::new)
     }

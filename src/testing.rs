@@ -2,8 +2,7 @@
 //!
 //! [`pair`] connects two queue pairs of this process over the loopback device. [`Faults`] does the
 //! same over a network that loses, duplicates, reorders, corrupts and delays packets. No privilege
-//! and no preparation is needed, and tests may run beside each other: each queue pair has its own
-//! faults.
+//! and no preparation is needed. Each queue pair has its own faults, so tests can run concurrently.
 //!
 //! ```
 //! use urxe::testing::Faults;
@@ -17,18 +16,18 @@
 //!     a.cq().wait()?.result?;
 //!     assert_eq!(b.cq().wait()?.data()?, n.to_be_bytes());
 //! }
-//! // The connection is reliable: its user sees only the delay.
+//! // The connection is reliable: the faults only delay the messages.
 //! assert!(a.counters().retransmitted > 0);
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Repeating a run
-//! The faults of the n-th packet that a queue pair sends depend on the seed alone. Packets are sent
-//! over real sockets in real time, so a retransmission or an acknowledgement may come before or after
-//! another packet, and a second run with the same seed resembles the first one without being equal
-//! to it. There is no virtual time: a test waits for the timeouts that its faults cause.
-//! [`ConnectOptions::timeout`](crate::ConnectOptions::timeout) shortens them.
+//! The seed alone determines the faults of the n-th packet that a queue pair sends. But packets are
+//! sent over sockets in real time, and the order of retransmissions, acknowledgements and other
+//! packets depends on it. So two runs with one seed are similar, not identical. A test waits for
+//! the timeouts that its faults cause; [`ConnectOptions::timeout`](crate::ConnectOptions::timeout)
+//! shortens them.
 #![forbid(unsafe_code)]
 
 use crate::{
@@ -59,7 +58,7 @@ const LOOPBACK: &str = "urxe_lo";
 /// ```
 ///
 /// # Errors
-/// The error of the first call that fails, for instance that port 4791 is in use.
+/// That of the first call that fails; for instance, UDP port 4791 is in use.
 pub fn pair() -> Result<(Peer, Peer)> {
     connected(|a, b| connect(a, b, &ConnectOptions::default()))
 }
@@ -91,17 +90,17 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The opened device.
+    /// Returns the opened device.
     pub fn context(&self) -> &Context {
         self.pd().context()
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &ProtectionDomain {
         self.qp.pd()
     }
 
-    /// The completion queue of sends and receives.
+    /// Returns the completion queue of sends and receives.
     pub fn cq(&self) -> &CompletionQueue {
         &self.cq
     }
@@ -122,13 +121,13 @@ impl Deref for Peer {
 
 /// The faults of the network between two queue pairs, in both directions.
 ///
-/// Probabilities are from 0 to 1, for each packet independently.
+/// A probability is a number from 0 to 1, and applies to each packet independently.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[must_use = "faults do nothing until queue pairs are connected with them"]
 pub struct Faults(FaultSpec);
 
 impl Faults {
-    /// No faults yet. `seed` determines the random decisions.
+    /// Returns no faults yet. `seed` determines the random decisions.
     pub fn seeded(seed: u64) -> Faults {
         Faults(FaultSpec::new(seed))
     }
@@ -136,7 +135,7 @@ impl Faults {
     /// Sets the probability that a packet is lost.
     ///
     /// # Panics
-    /// If `probability` is not from 0 to 1, as in the other methods.
+    /// If `probability` is not from 0 to 1.
     pub fn loss(mut self, probability: f64) -> Faults {
         self.0.drop = checked(probability);
         self
@@ -170,8 +169,8 @@ impl Faults {
         self
     }
 
-    /// Delays each packet, by up to `jitter` more or less than `delay`. A round trip takes twice as
-    /// long.
+    /// Delays each packet by `delay`, plus or minus a random time of up to `jitter`. A round trip
+    /// takes two such delays longer.
     ///
     /// # Panics
     /// If `jitter` is longer than `delay`.
@@ -181,8 +180,8 @@ impl Faults {
         self
     }
 
-    /// Limits each direction to a rate in bits per second. 1000 packets may wait for their
-    /// transmission, and further ones are lost.
+    /// Limits each direction to a rate in bits per second. At most 1000 packets are queued, and
+    /// further ones are lost.
     ///
     /// # Panics
     /// If the rate is 0.
@@ -195,7 +194,7 @@ impl Faults {
     /// Returns two connected queue pairs of this process, with these faults between them.
     ///
     /// # Errors
-    /// The error of the first call that fails, for instance that port 4791 is in use.
+    /// That of the first call that fails; for instance, UDP port 4791 is in use.
     pub fn pair(self) -> Result<(Peer, Peer)> {
         connected(|a, b| self.connect(a, b, &ConnectOptions::default()))
     }
@@ -210,7 +209,7 @@ impl Faults {
     /// let context = urxe::device("urxe_lo")?.open()?;
     /// let (pd, cq) = (context.pd(), context.completion_queue()?);
     /// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
-    /// // Nothing arrives, and an end gives up soon.
+    /// // No packet arrives. A short timeout and one retry end the request soon.
     /// let options = ConnectOptions::default().timeout(1).retry_cnt(1);
     /// let (a, _b) = Faults::seeded(1).loss(1.0).connect(a, b, &options)?;
     /// a.post_send(SendRequest::send(b"lost"))?;
@@ -230,7 +229,7 @@ impl Faults {
     ) -> Result<(QueuePair, QueuePair)> {
         a.inject_faults(self.0);
         let mut back = self.0;
-        // Other decisions for the other direction.
+        // The directions must not have equal decisions.
         back.seed ^= 1 << 63;
         b.inject_faults(back);
         connect(a, b, options)

@@ -13,14 +13,15 @@ use urxe_driver as driver;
 impl Context {
     /// Polls a word that a peer writes until its value meets a condition, and returns that value.
     ///
-    /// The data of the same WRITE at lower addresses is visible then, and so is all data of earlier
-    /// WRITEs of the connection.
+    /// When the call returns, the data of the same WRITE at lower addresses is visible, and so is
+    /// all data of earlier WRITEs of the connection.
     ///
     /// Between two reads of the word the call receives packets and, if there are none, yields the
-    /// processor: a program that only reads the word relies on the progress thread, which competes
-    /// for the same processor. It never sleeps, so it is for values that are due soon. For others,
-    /// let the peer use [`SendRequest::write_with_imm`](crate::SendRequest::write_with_imm), which
-    /// makes a completion.
+    /// processor. A program that only reads the word depends on the progress thread, which competes
+    /// for the same processor. The call never sleeps, so use it for values that arrive soon. For
+    /// others, let the peer use
+    /// [`SendRequest::write_with_imm`](crate::SendRequest::write_with_imm), which makes a
+    /// completion.
     ///
     /// ```
     /// use urxe::{ConnectOptions, RemoteAccess, SendRequest};
@@ -70,7 +71,7 @@ impl Context {
         mut condition: impl FnMut(u64) -> bool,
         until: Option<Instant>,
     ) -> Result<Option<u64>, CqError> {
-        // A queue without users: its polls receive packets and take no completions of others.
+        // No queue pair completes here: polls receive packets and take no completions of others.
         let mut receiver = None;
         loop {
             let value = word.load(Ordering::Acquire);

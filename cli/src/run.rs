@@ -258,8 +258,8 @@ fn execute(
     }
 }
 
-/// Returns what permits executing a file that exists, after a separator; empty if its mode is not
-/// the reason.
+/// Returns the remedy for an existing file that cannot be executed, after a separator; empty if the
+/// file's type and mode are not the reason.
 fn permission_remedy(path: &Path) -> &'static str {
     const EXECUTABLE: u32 = 0o111;
     match path.metadata() {

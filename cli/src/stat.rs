@@ -111,7 +111,7 @@ fn remarks(survey: &Survey, arguments: &Arguments) -> String {
     text
 }
 
-/// Explains why processes that hold a slot do not report.
+/// Explains why processes that own a slot did not respond.
 pub fn explain_silent(count: usize) -> String {
     let processes = if count == 1 { "process" } else { "processes" };
     format!(

@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn extract_if_does_not_block() {
-        /// Often enough that a removal meets a reader between its poll and its read.
+        /// Enough rounds for a removal to occur between a reader's poll and its read.
         const ROUNDS: u32 = 20_000;
         const LAST: u32 = u32::MAX;
         let queue = EventQueue::of_rare_events().unwrap();

@@ -1,4 +1,4 @@
-//! A queue with a semaphore that counts its entries, on which readers wait without the lock.
+//! A queue with a semaphore, on which readers wait for entries without holding the queue's lock.
 
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::VecDeque;
@@ -15,12 +15,11 @@ pub(crate) trait Semaphore {
 /// A queue of entries, oldest first, with a semaphore.
 ///
 /// The semaphore is a descriptor, so each change of it is a system call. A thread that is about to
-/// take an entry announces that ([`SemaphoreQueue::announce`]). An entry that is added before it is
-/// taken need not be counted, since no other reader has to wake for it.
+/// take an entry announces that ([`SemaphoreQueue::announce`]). The semaphore need not count an
+/// entry that is added before that thread takes one, since no other reader has to wake for it.
 #[derive(Debug)]
 pub(crate) struct SemaphoreQueue<T, S> {
-    /// Changes only while the queue is locked. So a reader never blocks because another one took
-    /// the entry first.
+    /// Changes only while the queue is locked, so [`Semaphore::down`] never blocks.
     semaphore: S,
     queue: Mutex<Queue<T>>,
     /// A copy of the number of entries, so that an empty queue is found empty without the lock.
@@ -30,8 +29,10 @@ pub(crate) struct SemaphoreQueue<T, S> {
     takers: AtomicUsize,
 }
 
-/// Invariants: the semaphore's value is the number of entries less `uncounted`, which is at most the number
-/// of entries and at most [`SemaphoreQueue::takers`].
+/// The entries, behind the lock.
+///
+/// Invariants: the semaphore's value is the number of entries less `uncounted`. `uncounted` is at
+/// most the number of entries and at most [`SemaphoreQueue::takers`].
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,
@@ -71,9 +72,9 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
     pub(crate) fn push(&self, new: T) {
         let mut queue = lock(&self.queue);
         queue.entries.push_back(new);
-        // Before the semaphore, for the same reason as in `take_locked`.
+        // Before the semaphore: a reader that it wakes must not find the queue empty.
         self.note_len(&queue);
-        // A thread that announces itself after this load takes an entry that is counted.
+        // If a thread announces itself after this load, this entry is counted all the same.
         if queue.uncounted < self.takers.load(Ordering::Relaxed) {
             queue.uncounted += 1;
         } else {
@@ -85,8 +86,8 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
     /// `None`, continues with the next one.
     #[inline]
     pub(crate) fn take<R>(&self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
-        // A reader that finds none waits on the semaphore, which counts entries that are added after
-        // this load, except for those of takers.
+        // A reader that finds none waits on the semaphore, which counts entries that are added
+        // after this load, except for those of takers.
         match self.len.load(Ordering::Acquire) {
             0 => None,
             _ => self.take_locked(&mut lock(&self.queue), take),
@@ -100,8 +101,8 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
     ) -> Option<R> {
         while let Some(oldest) = queue.entries.pop_front() {
             queue.removed(&self.semaphore);
-            // After the semaphore: a reader that still finds it positive would otherwise find the
-            // queue empty, and poll until this thread goes on.
+            // After the semaphore: otherwise a reader that finds the semaphore positive could find
+            // the queue empty, and would poll until this thread decrements the semaphore.
             self.note_len(queue);
             if let Some(taken) = take(oldest) {
                 return Some(taken);
@@ -114,8 +115,8 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
         self.len.store(queue.entries.len(), Ordering::Release);
     }
 
-    /// Announces that the thread is about to take an entry, if there is one then. It must not sleep
-    /// before.
+    /// Announces that the thread is about to take an entry. It must take one, if there is any, or
+    /// drop the announcement, and must not sleep before.
     pub(crate) fn announce(&self) -> Announced<'_, T, S> {
         self.takers.fetch_add(1, Ordering::Relaxed);
         Announced { queue: Some(self) }
@@ -138,7 +139,8 @@ impl<T, S: Semaphore> SemaphoreQueue<T, S> {
     }
 }
 
-/// A thread that is about to take an entry. Dropping it withdraws that.
+/// The announcement that a thread is about to take an entry. Dropping it withdraws the
+/// announcement.
 #[derive(Debug)]
 pub(crate) struct Announced<'a, T, S: Semaphore> {
     /// `None` once the announcement has ended.
@@ -146,7 +148,7 @@ pub(crate) struct Announced<'a, T, S: Semaphore> {
 }
 
 impl<T, S: Semaphore> Announced<'_, T, S> {
-    /// See [`SemaphoreQueue::take`].
+    /// Takes an entry like [`SemaphoreQueue::take`], and ends the announcement.
     pub(crate) fn take<R>(mut self, take: impl FnMut(T) -> Option<R>) -> Option<R> {
         let queue = self.queue.take()?;
         let mut ending = Ending::new(queue);
@@ -154,7 +156,7 @@ impl<T, S: Semaphore> Announced<'_, T, S> {
     }
 }
 
-/// Ends an announcement when it is dropped, with the queue locked, also if a panic drops it.
+/// A locked queue. Dropping it, in a panic too, ends an announcement and releases the lock.
 struct Ending<'a, T, S: Semaphore> {
     queue: MutexGuard<'a, Queue<T>>,
     of: &'a SemaphoreQueue<T, S>,
@@ -170,7 +172,7 @@ impl<'a, T, S: Semaphore> Ending<'a, T, S> {
 }
 
 impl<T, S: Semaphore> Drop for Ending<'_, T, S> {
-    /// Counts the entries that no other taker is about to take.
+    /// Adds to the semaphore the uncounted entries that exceed the remaining takers.
     #[inline]
     fn drop(&mut self) {
         let takers = self.of.takers.fetch_sub(1, Ordering::Relaxed) - 1;

@@ -9,8 +9,8 @@ pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// A mutex that a panic does not poison: no panic leaves the data of the driver's locks half
-/// changed. With the locks of the standard library, a tenth of the driver's instructions for a
+/// A mutex that a panic does not poison: no panic leaves the data behind the driver's locks
+/// inconsistent. With the mutex of the standard library, a tenth of the driver's instructions for a
 /// small message would test for poisoning.
 pub(crate) type Mutex<T> = lock_api::Mutex<FutexLock, T>;
 
@@ -23,10 +23,10 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// The lock of a [`Mutex`]. Threads wait in futex(2), on the state itself.
+/// The lock of a [`Mutex`]. Threads wait in futex(2) on its state.
 ///
-/// There is no state of the process beside it, unlike with `parking_lot`. So in a forked child, a
-/// lock works unless a thread of the parent held that very lock.
+/// Unlike `parking_lot`, it has no process-wide state. So in a forked child a lock works, unless a
+/// thread of the parent held it at the fork.
 #[derive(Debug)]
 pub(crate) struct FutexLock {
     state: AtomicU32,
@@ -38,13 +38,13 @@ const LOCKED: u32 = 1;
 /// A thread holds the lock, and others may wait in futex(2).
 const CONTENDED: u32 = 2;
 
-/// How often a thread reads the state before it sleeps. Most locks are held for less than the time
-/// of two system calls.
+/// Reads of the state before a thread sleeps. Most locks are held for less than the time of two
+/// system calls.
 const SPINS: u32 = 100;
 
-// SAFETY: `lock` and `try_lock` succeed only by a change of the state from `UNLOCKED`, by one
-// atomic instruction with acquire ordering, and only `unlock` stores `UNLOCKED`, with release
-// ordering. So one thread at a time holds the lock.
+// SAFETY: the lock must be exclusive. `lock` and `try_lock` return with the lock only if one atomic
+// operation, with acquire ordering, has changed the state from `UNLOCKED`. Only `unlock`, which the
+// holder calls, stores `UNLOCKED`, with release ordering. So one thread at a time holds the lock.
 unsafe impl lock_api::RawMutex for FutexLock {
     const INIT: Self = FutexLock {
         state: AtomicU32::new(UNLOCKED),
@@ -115,7 +115,7 @@ mod tests {
                     for _ in 0..ROUNDS {
                         let mut sum = lock(&sum);
                         let before = *sum;
-                        // Gives the processor to the threads that wait.
+                        // Lets the waiting threads run.
                         if before % 64 == 0 {
                             std::thread::yield_now();
                         }
@@ -138,7 +138,7 @@ mod tests {
             let mutex = Arc::clone(&mutex);
             std::thread::spawn(move || *lock(&mutex))
         };
-        // SAFETY: the raw lock is only read.
+        // SAFETY: the raw lock is not unlocked: only its state is read.
         let raw = unsafe { mutex.raw() };
         while raw.state.load(Ordering::Relaxed) != CONTENDED {
             std::thread::yield_now();

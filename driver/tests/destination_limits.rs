@@ -53,8 +53,8 @@ impl Connection {
     }
 }
 
-/// Calls `round`, which posts for all connections, until one has had to wait for the limit: where
-/// each request completes before the next is posted, none waits.
+/// Calls `round`, which posts for all connections, until a connection has waited for the limit. If
+/// each request completes before the next one is posted, none waits.
 fn until_one_waits(mut round: impl FnMut()) {
     let begun = Instant::now();
     let before = path::get().quantum_waits();

@@ -1,4 +1,4 @@
-//! What the functions of targets share.
+//! Functions that targets share.
 
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -7,7 +7,7 @@ pub(crate) fn has_own_network() -> bool {
     std::env::var_os("TESTS_HAVE_THEIR_OWN_NETWORK").is_some()
 }
 
-/// Decodes `bytes` as an input and runs it. Too short inputs are skipped.
+/// Decodes `bytes` as an input and runs it. Skips inputs that are too short.
 pub(crate) fn with_input<I: for<'a> Arbitrary<'a>>(bytes: &[u8], run: impl FnOnce(I)) {
     if let Ok(input) = I::arbitrary_take_rest(Unstructured::new(bytes)) {
         run(input);

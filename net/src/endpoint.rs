@@ -187,8 +187,8 @@ impl Endpoint {
         self.path_with_faults(peer, options, None)
     }
 
-    /// Returns a path like [`Endpoint::path`], whose packets get faults of their own instead of those
-    /// of `URXE_FAULTS`. The direction in `faults` must include sent packets.
+    /// Returns a path like [`Endpoint::path`], whose packets get faults of their own instead of
+    /// those of `URXE_FAULTS`. The direction in `faults` must include sent packets.
     ///
     /// # Errors
     /// As for [`Endpoint::path`].
@@ -364,7 +364,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The time until which injected faults delay packets; [`Time::NEVER`] when they delay none.
+    /// Returns the time at which the next delayed packet must be released; [`Time::NEVER`] if
+    /// injected faults delay none.
     #[inline]
     pub fn delayed_until(&self) -> Time {
         if !self.outbound_faults.any() && !self.inbound.delays() {

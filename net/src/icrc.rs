@@ -85,7 +85,7 @@ impl SenderCache {
         let entry = &mut self.0[Self::index(src)];
         let sender = match entry {
             Some(sender) if sender.src == src && sender.dst == dst => sender,
-            // The kernel does not mix families on one socket, but a forwarded message may.
+            // The kernel does not mix address families on one socket, but a forwarded message may.
             _ => entry.insert(Sender::new(src, dst).ok_or(IcrcError::Length(bytes.len()))?),
         };
         let id = sender.verify(position, bytes)?;
@@ -94,7 +94,8 @@ impl SenderCache {
 }
 
 impl Sender {
-    /// Returns the entry of a sender whose numbering is unknown; `None` if the families differ.
+    /// Returns the entry of a sender whose IP identifications are unknown yet; `None` if the
+    /// address families differ.
     #[cold]
     fn new(src: SocketAddr, dst: IpAddr) -> Option<Self> {
         let flow = Flow::new(src, SocketAddr::new(dst, ROCE_PORT))?;
@@ -108,7 +109,7 @@ impl Sender {
         })
     }
 
-    /// Verifies the ICRC of a packet of this sender. Returns its identification.
+    /// Verifies the ICRC of a packet of this sender. Returns its IP identification.
     #[inline]
     fn verify(&mut self, position: u16, bytes: &[u8]) -> Result<IpId, IcrcError> {
         let guess = IpId {

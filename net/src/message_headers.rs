@@ -90,10 +90,10 @@ impl MessageHeaders {
             len: (header.msg_len as usize).min(MESSAGE_SIZE),
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         };
-        // SAFETY: recvmmsg has filled the header, and it has not been modified since: this function's
-        // contract, section Safety. So the length is that of the part of the control buffer that
-        // holds control messages. The buffer lives as long as this value, and no reference to it
-        // exists (see `new`).
+        // SAFETY: recvmmsg has filled the header, and it has not been modified since: this
+        // function's contract, section Safety. So the length is that of the part of the control
+        // buffer that holds control messages. The buffer lives as long as this value, and no
+        // reference to it exists (see `new`).
         #[allow(clippy::unnecessary_cast, reason = "the length is a `u32` with musl")]
         let controls = unsafe {
             std::slice::from_raw_parts(
@@ -128,8 +128,8 @@ impl Message {
                 self.segment = usize::try_from(control_int(value)).unwrap_or(0);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // SAFETY: the kernel has just installed these descriptors, and nothing else
-                // has seen the message.
+                // SAFETY: the kernel has installed these descriptors with this message. Only this
+                // call reads the message's control buffer, so nothing else owns them.
                 unsafe { close_descriptors(value) };
             }
             _ => {}
@@ -137,8 +137,8 @@ impl Message {
     }
 }
 
-/// Closes the descriptors in a control message. Before Linux 6.16 a process of this user can send
-/// some. urxe never does.
+/// Closes the descriptors in a control message. urxe sends none, but before Linux 6.16 another
+/// process of this user can.
 ///
 /// # Safety
 /// The kernel must have installed the descriptors in `value` with this message, and nothing else

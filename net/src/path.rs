@@ -275,12 +275,12 @@ impl Sender {
     }
 }
 
-/// A fault injector of sent packets: of one path or of several.
+/// A fault injector for the packets that are sent over one path or several.
 pub(super) struct OutboundFaults(Mutex<Injector<Outgoing>>);
 
 /// The fault injectors of the packets that one endpoint sends.
 pub(super) struct EndpointFaults {
-    /// For the paths without an injector of their own.
+    /// The injector for the paths without one of their own.
     common: Option<Arc<OutboundFaults>>,
     of_paths: Mutex<Vec<Weak<OutboundFaults>>>,
     /// Whether there is or was any injector.
@@ -288,7 +288,8 @@ pub(super) struct EndpointFaults {
 }
 
 impl EndpointFaults {
-    /// `spec` applies to all paths without an injector of their own.
+    /// Returns the injectors of an endpoint. `spec` applies to all paths without an injector of
+    /// their own.
     pub(super) fn new(spec: Option<FaultSpec>, counters: &Arc<NetCounters>) -> EndpointFaults {
         let common = OutboundFaults::new(spec, counters);
         EndpointFaults {
@@ -298,7 +299,7 @@ impl EndpointFaults {
         }
     }
 
-    /// Returns the injector for a path, which is one of its own with `spec`.
+    /// Returns the injector for a path: a new one for `spec`, and the common one without.
     pub(super) fn of_path(
         &self,
         spec: Option<FaultSpec>,
@@ -315,7 +316,7 @@ impl EndpointFaults {
         Some(own)
     }
 
-    /// Whether packets may be delayed.
+    /// Returns whether packets may be delayed.
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
@@ -327,7 +328,7 @@ impl EndpointFaults {
         of_paths.chain(self.common.clone()).collect()
     }
 
-    /// The time of the next call of [`EndpointFaults::release`].
+    /// Returns the time at which [`EndpointFaults::release`] has to be called next.
     pub(super) fn next_deadline(&self) -> Time {
         let all = self.all();
         let deadlines = all.iter().map(|faults| lock(&faults.0).next_deadline());

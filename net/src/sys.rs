@@ -105,8 +105,8 @@ impl ControlList {
             )
         };
         assert!(self.used + space <= CONTROL_SIZE, "six control messages");
-        // SAFETY: `cmsghdr` has integers only, for which all bytes are valid. With musl one of them
-        // is padding.
+        // SAFETY: all zeros are a valid `cmsghdr`: its fields, one of them padding with musl, are
+        // integers.
         let mut header: libc::cmsghdr = unsafe { zeroed() };
         header.cmsg_len = len as _;
         header.cmsg_level = level;
@@ -133,8 +133,8 @@ impl ControlList {
     }
 }
 
-/// Calls `f` with level, type and value of each control message in `list`, which is what a receive
-/// call has stored. Ends at the first malformed one.
+/// Calls `f` with the level, type and value of each control message in `list`, the part of the
+/// control buffer that a receive call has filled. Ends at the first malformed one.
 #[inline]
 pub(super) fn for_each_control(
     mut list: &[u8],
@@ -143,8 +143,8 @@ pub(super) fn for_each_control(
     // SAFETY: CMSG_LEN computes a size and accesses no memory.
     let value_at = unsafe { libc::CMSG_LEN(0) } as usize;
     while list.len() >= value_at {
-        // SAFETY: `list` has at least the bytes of a header, since a value follows the header. Every
-        // bit pattern is a valid `cmsghdr`, and an unaligned read needs no alignment.
+        // SAFETY: `list` has at least `CMSG_LEN(0)` bytes, which is the size of a header or more.
+        // Every bit pattern is a valid `cmsghdr`, and `read_unaligned` needs no alignment.
         let header = unsafe { list.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
         // A `u32` with musl.
         #[allow(clippy::unnecessary_cast)]

@@ -45,7 +45,7 @@ pub(super) trait Closing: fmt::Debug + Send + Sync {
     /// [`Closing::advance`] has returned false.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Closes the connection if it does not have to wait. Returns whether it is closed.
+    /// Closes the connection if that does not block. Returns whether it is closed.
     fn advance(&self) -> bool;
 }
 
@@ -116,8 +116,8 @@ impl Service {
         lock(&self.kept).insert(socket.service_number(), socket);
     }
 
-    /// Ends the ownership of a stream, of which the caller has an `Arc`. Returns whether it was
-    /// owned.
+    /// Releases the service's reference to a stream, to which the caller has another one. Returns
+    /// whether there was one.
     pub fn release(&self, socket: &dyn Stream) -> bool {
         let kept = lock(&self.kept).remove(&socket.service_number());
         kept.is_some()
@@ -154,7 +154,7 @@ impl Service {
         self.wake();
     }
 
-    /// Closes a connection as soon as it does not have to wait for the peer.
+    /// Closes a connection as soon as that does not have to wait for the peer.
     pub fn close_later(&self, closing: Arc<dyn Closing>) {
         lock(&self.closing).push(closing);
         self.wake();

@@ -15,13 +15,13 @@ use urxe_rsockets::watch::Wake;
 
 /// A stream of bytes over RDMA.
 ///
-/// `&RdmaStream` can be read and written too, so two threads may share one. [`RdmaStream::into_split`]
-/// makes two halves for two tasks.
+/// `&RdmaStream` can be read and written too, so two threads may share one.
+/// [`RdmaStream::into_split`] makes two halves for two tasks.
 ///
-/// Dropping it closes the connection after the peer has received what was sent, or the connection
-/// is found broken. Threads wait for that in the drop. If tasks have used the stream, the drop does
-/// not wait, and the background thread closes the connection. The end of the process interrupts
-/// that: a task that sends last awaits the shutdown before.
+/// Dropping it closes the connection after the peer has received the sent data, or the connection
+/// has failed. In a thread, the drop waits for that. If tasks have used the stream, the drop does
+/// not wait, and a background thread closes the connection. Data is lost if the process ends
+/// before: await the shutdown in a task that sends the last data.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -54,13 +54,13 @@ struct Inner {
     readable: Readable,
     /// Whether the message that nothing more is sent was sent to the peer.
     announced_end: AtomicBool,
-    /// Whether that message has to be sent as soon as there is room, since the half for writing was
-    /// dropped.
+    /// Whether that message must be sent as soon as the send queue has room, since the half for
+    /// writing was dropped.
     end_is_due: AtomicBool,
 }
 
 impl Inner {
-    /// Shuts down the direction to the peer; `None` if that would have to wait.
+    /// Shuts down the direction to the peer; `None` if that would block.
     fn try_end(&self) -> io::Result<Option<()>> {
         let mut announced = self.announced_end.load(Ordering::Acquire);
         let result = self.socket.try_shut_down(Direction::Write, &mut announced);
@@ -68,8 +68,8 @@ impl Inner {
         unless_blocked(result)
     }
 
-    /// Sends the message that nothing more is sent, if there is room for it. Otherwise the task that
-    /// reads sends it, or the end of the connection replaces it.
+    /// Sends the shutdown message if the send queue has room for it. Otherwise the reading task
+    /// sends it later, or the connection is closed before.
     fn send_due_end(&self) {
         let is_blocked = match self.try_end() {
             Ok(ended) => ended.is_none(),

@@ -80,7 +80,7 @@ impl Core {
         self.qp.modify(&attr, AttrMask::STATE)
     }
 
-    /// Moves the queue pair to RESET, in which it completes nothing more.
+    /// Moves the queue pair to RESET, in which no work request completes.
     pub(super) fn reset(&self) -> Result<(), ModifyError> {
         if let Some(attachment) = &self.attachment {
             attachment.release_receives(&self.qp);
@@ -188,7 +188,7 @@ impl Core {
         to: Option<&Destination>,
     ) -> Result<(), BatchError> {
         let (pd, cap) = (self.pd.driver().id(), self.qp.cap());
-        // Collected first: the caller's iterator must not run under the locks of posting.
+        // Collected first: the caller's iterator must not run while the locks of posting are held.
         let mut checked = Vec::new();
         let mut invalid = None;
         for request in requests {

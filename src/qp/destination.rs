@@ -1,4 +1,4 @@
-//! The destinations of datagrams.
+//! Destinations of datagrams.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl DatagramAddress {
     /// The length of the encoding.
     pub const BYTES: usize = 24;
 
-    /// Encodes it, in network order, for the programs that send to it.
+    /// Returns the address as bytes in network order, for the programs that send to it.
     ///
     /// ```
     /// use urxe::{DatagramAddress, QKey};
@@ -45,8 +45,8 @@ impl DatagramAddress {
         bytes
     }
 
-    /// Decodes the result of [`DatagramAddress::to_bytes`]; `None` if the queue pair number has more
-    /// than 24 bits.
+    /// Decodes the result of [`DatagramAddress::to_bytes`]; `None` if the queue pair number has
+    /// more than 24 bits.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<DatagramAddress> {
         let (gid, numbers) = bytes.split_first_chunk::<16>()?;
         let (qpn, qkey) = numbers.split_first_chunk::<4>()?;

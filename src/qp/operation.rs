@@ -139,7 +139,7 @@ impl<'a> Attempt<'a> {
     ) -> Attempt<'a> {
         match posted {
             Ok(id) => Attempt::Posted(id),
-            // A queue without any places never has room.
+            // A queue with capacity 0 never has room.
             Err(Refused::Full(0, refused)) => {
                 let error = PostError::QueueFull { capacity: 0 };
                 Attempt::Failed(error, request(refused).into_buffer())

@@ -140,7 +140,8 @@ fn serve(program: u32, class: &Path, has_users: impl Fn() -> io::Result<bool>) -
     let pid = pid.ok_or_else(|| io::Error::other("no such process"))?;
     let program = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         Ok(program) => Some(program),
-        // Before Linux 5.3. The checks for users find the program too.
+        // The kernel is older than Linux 5.3. The checks for users detect the end of the program
+        // too.
         Err(Errno::NOSYS) => None,
         Err(error) => return Err(error.into()),
     };

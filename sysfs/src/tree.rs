@@ -14,8 +14,8 @@ use urxe_proto::ids::{Gid, PKey};
 pub const DEVICES: &str = "infiniband";
 /// The directory of the uverbs devices in `/sys/class`.
 pub const VERBS: &str = "infiniband_verbs";
-/// The directory of the parent device, in that of the device, to which `device` is a link. hwloc
-/// ignores a device without a link, and one whose link has `/virtual/` in its text.
+/// The directory of the parent device, within that of the device. The entry `device` is a link to
+/// it. hwloc ignores a device without such a link, and one whose link contains `/virtual/`.
 const PARENT: &str = ".parent";
 /// The version of the kernel's uverbs ABI, which scripts read.
 const VERBS_ABI: u32 = 6;

@@ -36,7 +36,7 @@ struct rule {
 };
 
 static const struct rule RULES[] = {
-	// Before Linux 5.0.
+	// Before Linux 5.0, and 5.1 for SO_BINDTOIFINDEX.
 	{ "4.18", SYS_setsockopt, 1, 17, 2, 104, ENOPROTOOPT }, // UDP_GRO
 	{ "4.18", SYS_setsockopt, 1, 1, 2, 62, ENOPROTOOPT },   // SO_BINDTOIFINDEX
 	// Before Linux 4.20.
@@ -52,7 +52,7 @@ static const struct rule RULES[] = {
 	{ "5.10", SYS_madvise, 2, 23, ALWAYS, 0, EINVAL },
 	// Before Linux 6.16.
 	{ "6.1", SYS_setsockopt, 1, 1, 2, 83, ENOPROTOOPT },    // SO_PASSRIGHTS
-	// What the default policy of Docker refuses, as far as urxe may call it. Only older ones, or
+	// The calls that the default policy of Docker refuses and urxe may make. Only older policies, or
 	// those for kernels before 4.8, refuse process_vm_readv.
 	{ "docker", CLONE3, ALWAYS, 0, ALWAYS, 0, ENOSYS },
 	{ "docker", SYS_unshare, ALWAYS, 0, ALWAYS, 0, EPERM },

@@ -15,7 +15,8 @@ use crate::connection_manager::RPING;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a kernel lacks, the newest last: each kernel also lacks what the newer ones here lack.
+/// The profiles of kernels, by what each lacks, the newest last. A kernel also lacks what the newer
+/// ones in this list lack.
 const KERNELS: [&str; 4] = ["4.18", "5.4", "5.10", "6.1"];
 
 /// Returns the compiled `restrict.c`.
@@ -23,7 +24,7 @@ fn restrict() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("restrict");
-        // Renamed when complete, because another test run may be executing the old one.
+        // Renamed when complete, because another test run may be executing the old file.
         let draft = program.with_extension(std::process::id().to_string());
         let mut compiler = Command::new("cc");
         compiler
@@ -36,7 +37,7 @@ fn restrict() -> &'static str {
     })
 }
 
-/// Returns a runner for which the calls of these profiles fail.
+/// Returns a runner in whose programs the calls of these profiles fail.
 fn restricted(runner: &Runner, profiles: &[&str]) -> Runner {
     runner.through([&[restrict()], profiles, &["--"]].concat())
 }
@@ -45,7 +46,7 @@ fn has_needs() -> bool {
     require(&[IP, Need::NetworkNamespaces, Need::Program("cc", "gcc")])
 }
 
-/// Transfers by all operations, and checks that each byte arrives.
+/// Runs transfers by all operations, and checks each byte.
 fn demo(runner: &Runner) -> Finished {
     let mut command = runner.urxe();
     command
@@ -56,7 +57,7 @@ fn demo(runner: &Runner) -> Finished {
     finished
 }
 
-/// Returns what a program under `urxe run` finds in sysfs.
+/// Lists the devices that a program under `urxe run` finds in sysfs.
 fn view(runner: &Runner) -> Finished {
     run(
         "ls",

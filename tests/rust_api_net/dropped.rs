@@ -15,7 +15,7 @@ const CONNECT_TO: &str = "STREAM_TEST_CONNECT_TO";
 const FIRST: usize = 1000;
 const ALL: usize = 60_000;
 
-/// The second process, which is ended with the test.
+/// The second process. Dropping this ends it.
 struct Peer(Child);
 
 impl Peer {
@@ -23,13 +23,13 @@ impl Peer {
     fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: `status` is writable for the call.
+        // SAFETY: `status` is writable and outlives the call.
         let stopped = unsafe { libc::waitpid(self.0.id() as i32, &mut status, libc::WUNTRACED) };
         assert!(stopped > 0 && libc::WIFSTOPPED(status), "status {status}");
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: kill(2) accesses no memory. The child is not waited for, so its number is its own.
+        // SAFETY: kill(2) accesses no memory. The child was not reaped, so its PID is not reused.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 }
@@ -85,7 +85,7 @@ fn a_dropped_stream_delivers_its_data_while_the_task_goes_on() {
             .unwrap();
         control.read_exact(&mut [0]).unwrap();
         peer.stop();
-        // There is room for it in the buffers, and nothing acknowledges it.
+        // The buffers have room for it, and the stopped peer does not acknowledge it.
         AsyncWriteExt::write_all(&mut stream, &data[FIRST..])
             .await
             .unwrap();

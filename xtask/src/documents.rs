@@ -5,9 +5,9 @@
 //! one; and the last segment of a Rust path in a code span must be a word of the source. The change
 //! log may name what no longer exists.
 //!
-//! The documents of `docs/` are also the chapters of a book. Each is in its summary. Their relative
-//! links stay within `docs/`, because the book has no other files; links to other files have the
-//! repository's address and are checked in the same way.
+//! The documents of `docs/` are also the chapters of a book, and each must be in its summary. Their
+//! relative links must stay within `docs/`, because the book has no other files. Links to other
+//! files begin with the repository's address, and are checked in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

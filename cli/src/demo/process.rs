@@ -4,7 +4,8 @@ use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Returns the path of this program. `/proc/self/exe` reaches a file that a newer build replaced.
+/// Returns the path of this program. `/proc/self/exe` is valid even if a newer build has replaced
+/// the file.
 pub fn own_path() -> PathBuf {
     let path = env::current_exe().ok().filter(|path| path.is_file());
     path.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))

@@ -6,7 +6,7 @@ use super::finding::Finding;
 use super::follow::Followed;
 use super::packet::Packet;
 
-/// What a capture contains.
+/// The packets of a capture and their analysis.
 #[derive(Debug, Default)]
 pub struct Dissection {
     pub frames: u64,
@@ -14,7 +14,7 @@ pub struct Dissection {
     pub unsupported: u64,
     pub right: u64,
     pub wrong: u64,
-    /// Packets of which the capture lacks a part.
+    /// Truncated packets.
     pub truncated: u64,
     pub malformed: u64,
     /// Packets that were captured at two interfaces, or twice at one.

@@ -6,7 +6,7 @@ use serde_json::json;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Ok,
-    /// urxe works, more slowly or with less.
+    /// urxe works, but more slowly or with fewer features.
     Warning,
     /// urxe does not work.
     Failure,

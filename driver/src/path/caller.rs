@@ -64,8 +64,8 @@ impl Engine {
             Some(network) if !self.loss.is_lost() => {
                 let sockets = network.watch.sockets();
                 let timeout = Timespec::try_from(POLL_SLEEP).expect("shorter than a second");
-                // An error is that of a signal, or of a descriptor that the program has closed,
-                // which the next drive reports.
+                // The call fails after a signal, or if the program has closed a descriptor, which
+                // the next drive reports.
                 let _ = poll(&mut [PollFd::new(&sockets, PollFlags::IN)], Some(&timeout));
             }
             _ => rustix::thread::sched_yield(),

@@ -38,7 +38,7 @@ impl Engine {
         worked
     }
 
-    /// Returns the network part, unless its descriptors are lost.
+    /// Returns the network part, unless the program has closed its descriptors.
     #[inline]
     fn usable_network(&self) -> Option<&Network> {
         self.network.get().filter(|_| !self.loss.is_lost())

@@ -162,9 +162,9 @@ struct Delivery<'a> {
     current: Option<Incoming<'a>>,
     /// The other queue pairs that have received packets and not sent since.
     to_answer: &'a mut Vec<Qpn>,
-    /// The batch for what the queue pairs send.
+    /// The batch for the packets that the queue pairs send.
     answers: &'a mut Option<Box<SendBatch>>,
-    /// The bytes that arrived since the queue pairs could send.
+    /// The bytes that arrived since the queue pairs last sent.
     unanswered: usize,
 }
 

@@ -5,14 +5,15 @@ use crossbeam_utils::atomic::AtomicCell;
 use std::fmt;
 use urxe_net::SendBatch;
 
-/// The number of batches that are kept besides [`BatchPool::last`]: as many as other threads use at
-/// once.
+/// The number of batches that are kept besides [`BatchPool::last`], for threads that send at the
+/// same time.
 const SPARE_BATCHES: usize = 3;
 
 /// The send batches that no thread uses.
 #[derive(Default)]
 pub(crate) struct BatchPool {
-    /// The batch that was returned last. A thread that sends alone takes it without a lock.
+    /// The batch that was returned last. While one thread sends at a time, it takes this one
+    /// without a lock.
     last: AtomicCell<Option<Box<SendBatch>>>,
     #[expect(
         clippy::vec_box,

@@ -1,8 +1,8 @@
 //! Adaptive polling: how the progress thread sleeps, by the calls that the program makes.
 //!
 //! While the program polls, the thread *relies* on it to receive packets: it sleeps for a bounded
-//! time ([`Mode::PollersReceive`]), and then *checks* whether packets wait although the program
-//! made no call. Otherwise it receives itself ([`Mode::Receiving`]).
+//! time ([`Mode::PollersReceive`]), and then *checks* whether packets are waiting although the
+//! program made no call. Otherwise it receives itself ([`Mode::Receiving`]).
 
 use super::contention::Contention;
 use super::handoff::{Handoff, Mode};
@@ -18,8 +18,8 @@ use urxe_proto::time::Time;
 /// Trials of busy polling without yields while contention is expected.
 ///
 /// A wake-up costs more than a short spin. If the peer runs on another processor, the next packet
-/// ends the spin. If it needs this processor, no packet arrives, and each trial doubles the number
-/// of packets before the next one.
+/// ends the spin. If the peer needs this processor, no packet arrives: the trial fails, and doubles
+/// the number of packets before the next trial.
 #[derive(Debug, Default)]
 struct SpinTrials {
     /// Whether the thread spins until the next packet.
@@ -31,7 +31,7 @@ struct SpinTrials {
 }
 
 impl SpinTrials {
-    /// Records that a packet followed closely.
+    /// Records a packet that arrived shortly after the last one.
     fn received(&mut self) {
         if self.is_spinning {
             self.back_off = 0;
@@ -42,7 +42,7 @@ impl SpinTrials {
         }
     }
 
-    /// Records that the thread is about to sleep: a trial failed if there was one.
+    /// Records that the thread is about to sleep, so that a trial in progress has failed.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_spinning) {
             self.back_off = (2 * self.back_off).clamp(1, MAX_SPIN_BACK_OFF);
@@ -63,7 +63,8 @@ pub(crate) struct AdaptivePolling {
     /// [`Polling::detector_hits`].
     hits: u64,
     returns: u64,
-    /// The number of requests for a notification, and of empty polls when it was first read.
+    /// The number of requests for a notification, and the number of empty polls when that number
+    /// was first read.
     arms: u64,
     empty_polls: u64,
     /// The time until which the thread watches the sockets, however often the program polls.
@@ -126,8 +127,8 @@ impl AdaptivePolling {
     /// Returns `arms`, the number of requests for a notification, if the program went on polling
     /// after the last one, and otherwise 0.
     ///
-    /// A program that uses one queue by polling and another by events leaves the second one armed.
-    /// Its polls receive the packets for both.
+    /// A program that polls one queue and uses another one by events leaves the second one armed.
+    /// Its polls receive the packets of both.
     fn arms_before_polls(&mut self, polling: &Polling, arms: u64) -> u64 {
         let empty_polls = polling.empty_polls();
         if std::mem::replace(&mut self.arms, arms) != arms {
@@ -208,8 +209,8 @@ impl AdaptivePolling {
     }
 
     /// Records that packets are waiting although the program was relied on to receive them.
-    /// `is_armed` is whether it may sleep until a notification; `spent` reads the processor time of
-    /// the process.
+    /// `is_armed` is whether the program may sleep until a notification; `spent` reads the
+    /// processor time of the process.
     pub(crate) fn found_packets(
         &mut self,
         polling: &Polling,
@@ -234,7 +235,7 @@ impl AdaptivePolling {
     pub(crate) fn received(&mut self, begun: Time, now: Time, bytes: u64, alone: bool) {
         self.is_long = bytes.wrapping_sub(self.bytes) >= LONG_MESSAGE;
         self.bytes = bytes;
-        // A program that polls, however seldom, receives by itself.
+        // A program that polls, even rarely, receives by itself.
         self.has_short_gap = alone && begun.since(self.received_at) < self.busy_poll_time();
         self.received_at = now;
         if self.has_short_gap && self.contention.is_expected(now) {

@@ -1,13 +1,14 @@
 //! Contention for a processor: whether a thread that waits for packets sleeps, or polls and yields.
 //!
 //! A thread that yields forfeits its time slice. If another thread computes on the same processor,
-//! the yield returns after a time slice of that thread, some milliseconds later, and no packet
-//! shortens that. A packet that wakes a sleeping thread lets it preempt, so a sleep costs only the
-//! wake-up. Without contention, the wake-up is most of the latency.
+//! the yield returns after a time slice of that thread, some milliseconds later, and no packet ends
+//! it earlier. A sleeping thread that a packet wakes preempts the other one, so a sleep costs only
+//! the wake-up. Without contention, the wake-up is most of the latency.
 //!
-//! A thread cannot know whether contention persists other than by a yield. So it sleeps until the
-//! wake-ups have cost as much as the long yield, and tries again. This costs at most twice as much
-//! as the better choice. While contention persists, each trial doubles the number of wake-ups.
+//! Only another yield shows whether contention persists. So the thread sleeps between packets until
+//! the wake-ups have cost as much as the long yield, and then yields again. This costs at most
+//! twice as much as the better choice. While contention persists, each such trial doubles the
+//! number of wake-ups before the next one.
 
 use super::limits::{CONTENTION, LONG_YIELD_THRESHOLD, MAX_CONTENTION_FACTOR, WAKE_UP_COST};
 use std::time::Duration;
@@ -20,9 +21,9 @@ pub(crate) struct Contention {
     since: Time,
     /// The time until which contention is expected.
     until: Time,
-    /// The wake-ups that may follow before contention is no longer expected, as their cost.
+    /// The cost of the further wake-ups after which contention is no longer expected.
     budget: Duration,
-    /// The number of wake-ups for the cost of one yield.
+    /// The cost of the wake-ups before the next trial, in units of the cost of the long yield.
     factor: u32,
 }
 
@@ -37,7 +38,7 @@ impl Contention {
         if took < LONG_YIELD_THRESHOLD {
             return;
         }
-        // The time since the expectation ended is compared with the time for which it held.
+        // Contention persists unless it was absent for longer than it was last expected.
         let persists = now.since(self.until) < self.until.since(self.since) + took;
         self.factor = match persists {
             true => (2 * self.factor).clamp(1, MAX_CONTENTION_FACTOR),
@@ -48,7 +49,7 @@ impl Contention {
         self.budget = took * self.factor;
     }
 
-    /// Records at `now` that a packet woke the thread, which slept since contention is expected.
+    /// Records at `now` that the thread, which slept because contention was expected, woke up.
     pub(crate) fn woke(&mut self, now: Time) {
         self.budget = self.budget.saturating_sub(WAKE_UP_COST);
         if self.budget.is_zero() {

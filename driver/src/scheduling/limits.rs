@@ -8,7 +8,7 @@
 //! | when the progress thread receives for a program that stopped polling | [`CHECK_INTERVAL`] to [`BUSY_POLLS`] |
 //! | for how long it then receives | [`RECEIVE_PERIOD`] |
 //! | how long it busy-polls before it sleeps | [`BUSY_POLL`] to [`LONG_MESSAGE`] |
-//! | when a thread sleeps instead of yielding the processor | [`LONG_YIELD_THRESHOLD`] to [`POLL_SLEEP`] |
+//! | when a thread sleeps under contention instead of yielding | [`LONG_YIELD_THRESHOLD`] to [`POLL_SLEEP`] |
 //! | when an empty poll yields to a peer on its processor | [`EMPTY_POLLS_ON_SHARED_PROCESSOR`], [`SHARED_PROCESSOR_YIELD`] |
 //! | which sends are coalesced | [`SENDS_AT_ONCE`] to [`MAX_BACK_OFF`] |
 //! | which acknowledgements are delayed | [`PROMPT_REPLY_TIME`], [`PROMPT_REPLY_COUNT`] |
@@ -55,8 +55,8 @@ pub(crate) const MAX_CHECK_BACK_OFF: u32 = 4;
 /// armed while it waits.
 pub(crate) const BUSY_POLLS: u64 = 8;
 
-/// Empty polls after a request for a notification from which on the program does not count as one
-/// that sleeps until the notification. A program that does makes one or two for each queue.
+/// Empty polls after the last request for a notification from which on the program counts as one
+/// that polls. A program that sleeps until the notification makes one or two for each queue.
 pub(crate) const EMPTY_POLLS_AFTER_ARM: u64 = 256;
 
 /// Time for which the progress thread receives after it found packets that the program did not
@@ -92,30 +92,30 @@ pub(crate) const LONG_YIELD_THRESHOLD: Duration = Duration::from_micros(500);
 /// would then not give the processor back.
 pub(crate) const CONTENTION_SLEEP: Duration = Duration::from_micros(20);
 
-/// The longest time after a long yield in which a thread sleeps between packets instead of yielding,
-/// if few packets arrive. It doubles while contention persists.
+/// The longest time after a long yield in which a thread sleeps between packets instead of
+/// yielding, if few packets arrive. It doubles with each trial while contention persists.
 pub(crate) const CONTENTION: Duration = Duration::from_millis(100);
 
 /// The upper bound of the factor by which that time and the number of wake-ups grow while
-/// contention persists: trials then cost a sixteenth of what the wake-ups cost.
+/// contention persists. A trial then costs a sixteenth of the wake-ups.
 pub(crate) const MAX_CONTENTION_FACTOR: u32 = 16;
 
-/// What a packet costs more if it wakes a thread, compared with one that polls.
+/// The additional cost of a packet that wakes a thread, compared with one that a poll receives.
 pub(crate) const WAKE_UP_COST: Duration = Duration::from_micros(20);
 
 /// The most packets between two trials of busy polling under contention. A failed trial costs up to
 /// [`MAX_BUSY_POLL`].
 pub(crate) const MAX_SPIN_BACK_OFF: u32 = 64;
 
-/// The longest sleep of a poll of the program under contention. A packet ends it. The yield that it
-/// replaces takes at least five times as long.
+/// The longest sleep of a program's poll under contention. A packet ends it. It replaces a yield
+/// that takes [`LONG_YIELD_THRESHOLD`], five times as long, or more.
 pub(crate) const POLL_SLEEP: Duration = Duration::from_micros(100);
 
-/// Consecutive empty polls before the next yield, if the last yield let the peer run: it shares the
-/// processor, so further polls before a yield would be empty as well.
+/// Consecutive empty polls before the next yield, if the last yield gave the processor to another
+/// thread. That is probably the peer, so further polls before a yield would be empty as well.
 pub(crate) const EMPTY_POLLS_ON_SHARED_PROCESSOR: u32 = 4;
 
-/// An empty poll with a yield that takes at least this long gave the processor to another thread.
+/// The duration from which on an empty poll with a yield gave the processor to another thread.
 pub(crate) const SHARED_PROCESSOR_YIELD: Duration = Duration::from_micros(5);
 
 /// Posts after each poll whose sends are transmitted at once.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use urxe_proto::time::Time;
 
-/// The record of the program's polls. A *poll* is a call of the program that takes completions. If
-/// there are none, it receives packets.
+/// The record of the program's polls. A *poll* is a call of the program that takes completions. A
+/// poll that finds none receives packets.
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
     /// The number of polls so far.
@@ -33,13 +33,13 @@ pub(crate) struct Polling {
 #[derive(Debug, Default)]
 struct EmptyPolls {
     count: AtomicU64,
-    /// The number of the latest consecutive ones that received no packet either, plus
-    /// `idle_at_packet`.
+    /// The number of consecutive empty polls since the last packet, plus `idle_at_packet`. Does not
+    /// grow beyond [`EMPTY_POLLS_BEFORE_YIELD`].
     idle: AtomicU32,
-    /// The value of `idle` after a poll that received packets: so many fewer empty polls precede
-    /// the next yield.
+    /// The value of `idle` after a poll that received packets. The next yield follows after this
+    /// many fewer empty polls than [`EMPTY_POLLS_BEFORE_YIELD`].
     idle_at_packet: AtomicU32,
-    /// The time at which the present one began; 0 if no thread is in one.
+    /// The time at which the present empty poll began; 0 if no thread is in one.
     since: AtomicU64,
     /// The sum of their recorded durations, in nanoseconds.
     spent: AtomicU64,
@@ -183,9 +183,9 @@ impl Polling {
 
     /// Returns whether the poll that began last directly follows one that returned a completion.
     ///
-    /// The program then drains its queue, and handles what it got when the queue is empty: it posts
-    /// the next receives, for one. If such a poll received packets, the queue of a fast peer would
-    /// never be empty.
+    /// The program then drains its queue, and handles the completions when the queue is empty; for
+    /// instance, it posts the next receives. If such a poll received packets, the queue would never
+    /// be empty while a fast peer sends.
     #[inline]
     pub(crate) fn drains(&self) -> bool {
         self.calls()
@@ -194,10 +194,10 @@ impl Polling {
     }
 
     /// Runs `receive` as a poll that found no completion, and returns its result: whether it
-    /// received packets. `pause` runs if it received none and so did the polls before it.
+    /// received packets. `pause` runs if neither it nor the polls before it received any.
     ///
-    /// Records the duration, except for the first [`EMPTY_POLLS_BEFORE_YIELD`] consecutive polls that
-    /// receive nothing: these are short, and reading the clock would be a tenth of their cost.
+    /// Records the duration, except for the first [`EMPTY_POLLS_BEFORE_YIELD`] consecutive polls
+    /// that receive nothing: these are short, and reading the clock would be a tenth of their cost.
     pub(crate) fn empty_poll(
         &self,
         receive: impl FnOnce(Time) -> bool,
@@ -324,8 +324,8 @@ impl AwaitedWrite<'_> {
         Awaited::Missed
     }
 
-    /// Records a poll, and whether it received packets: more of the same message may follow. A poll
-    /// that received none may have slept.
+    /// Records a poll, and whether it received packets: more of the same message may follow. The
+    /// time is also checked after polls that may have yielded or slept.
     #[inline]
     pub(crate) fn polled(&mut self, worked: bool) {
         let idle = &self.polling.empty.idle;
@@ -382,7 +382,7 @@ mod tests {
         assert!(!polling.take_written());
     }
 
-    /// Makes a poll that receives nothing, and returns how it gave the processor to other threads.
+    /// Makes a poll that receives nothing, and returns its pause, if it made one.
     fn idle_poll(polling: &Polling, took: Duration) -> Option<Pause> {
         let mut paused = None;
         polling.empty_poll(

@@ -17,10 +17,10 @@ pub(super) fn flow(from: Ipv4Addr, port: u16, to: Ipv4Addr) -> FlowIcrc {
     FlowIcrc::new(&flow.expect("both addresses are IPv4"))
 }
 
-/// A connection to the process that listens under a name, as this user's other processes have.
+/// Connects to the process that listens under a name, as this user's other processes do.
 ///
 /// # Panics
-/// When there is none.
+/// If no process listens under it.
 pub(super) fn connected(name: &str) -> OwnedFd {
     let (socket, (address, len)) = (unix(SOCK_SEQPACKET), address(name));
     // SAFETY: the pointer and the length describe `address`, which the call reads.
@@ -29,9 +29,9 @@ pub(super) fn connected(name: &str) -> OwnedFd {
     socket
 }
 
-/// The address of an abstract name, and its length.
+/// Returns the address of an abstract name, and its length.
 pub(super) fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: all zeros is an address without a name.
+    // SAFETY: all zeros are a valid `sockaddr_un`, whose fields are integers.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = AF_UNIX as libc::sa_family_t;
     for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
@@ -41,7 +41,7 @@ pub(super) fn address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, len as libc::socklen_t)
 }
 
-/// A Unix socket.
+/// Creates a Unix socket.
 pub(super) fn unix(kind: i32) -> OwnedFd {
     // SAFETY: the arguments are numbers. The descriptor is new and has no other owner.
     unsafe {

@@ -29,8 +29,9 @@ const ACK_TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 /// sooner, by the probe.
 const ACK_TIMEOUT_FACTOR: u32 = 4;
 
-/// The longest ACK timeout to which the factor extends a shorter request. A longer request is used
-/// as it is: no host is busy for as long, and a peer that is gone must be reported.
+/// The longest ACK timeout to which the factor extends a shorter requested one. A longer requested
+/// timeout is used unchanged: a busy host answers sooner, and the program expects a report about a
+/// lost peer.
 const MAX_EXTENDED_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The minimum ACK timeout; below it, a descheduled peer could be declared dead.

@@ -65,10 +65,9 @@ fn timeout(recovery: &LossRecovery) -> Duration {
 
 /// A memory budget shared by the out-of-order queues of several queue pairs.
 ///
-/// A peer uses at most as much as is then left for the others: one peer alone half of the budget,
-/// and each of `n` peers the part `1/(n + 1)`. These are the dynamic thresholds of the shared
-/// buffers of switches: no peer can keep another from its share, and no part is reserved for peers
-/// that lose nothing.
+/// A peer uses at most as much as then remains free: a single peer half of the budget, and each of
+/// `n` peers with equal use `1/(n + 1)` of it. Shared buffers of switches have such dynamic
+/// thresholds: each peer finds a share, and nothing is reserved for peers that lose no packets.
 #[derive(Debug)]
 pub struct OutOfOrderBudget {
     limit: usize,
@@ -100,8 +99,7 @@ impl OutOfOrderBudget {
         self.usage().total
     }
 
-    /// A panic of another thread cannot leave the counts wrong: nothing between their changes
-    /// panics.
+    /// Locks the counts. Poisoning is ignored: no panic can occur between their changes.
     fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,12 +1,13 @@
 //! Pacing of the responses to long READ requests that are outstanding one at a time.
 //!
-//! RC has no acknowledgement for READ responses, so in general a responder does not learn what the
-//! path carries. With `max_dest_rd_atomic` 1 it does: the next request of a long READ shows that all
-//! responses to the last one have arrived. The time from the last response to that request, the
-//! turnaround, is a round trip and the time for which the response was queued on the path.
+//! RC has no acknowledgement for READ responses, so in general a responder cannot measure the rate
+//! of the path. With `max_dest_rd_atomic` 1 it can: the next request of a long READ shows that all
+//! responses to the last one have arrived. The *turnaround* is the time from sending the last
+//! response to receiving that request. It is a round trip plus the time that the response spent in
+//! queues.
 //!
-//! The path is idle between two such requests, so one that fills the path asks for many times what
-//! the path carries in a round trip. Sent at once, the responses would overflow the queue of a
+//! The path is idle between two such requests, so a request that fills it asks for many times as
+//! much as it carries in a round trip. Sent at once, the responses would overflow the queue of a
 //! switch.
 
 use super::read_reply::ReadReply;
@@ -15,11 +16,11 @@ use crate::mtu::Mtu;
 use crate::time::Time;
 use std::time::Duration;
 
-/// The responses to a request for at most this many bytes are sent at once: it is the congestion
-/// window that is permitted on any path.
+/// The responses to a request for at most this many bytes are sent at once: so many may be in
+/// flight on any path.
 const UNPACED: u32 = 256 << 10;
 
-/// The least number of bytes that is sent at once: a batch of a socket.
+/// The least size of a burst in bytes: about one GSO batch.
 const BATCH: u32 = 64 << 10;
 
 /// A burst lasts for this fraction (1/16) of a round trip, unless that is less than a batch.
@@ -29,29 +30,30 @@ const BURST_FRACTION: u32 = 16;
 /// HyStart++ (RFC 9406).
 const QUEUE_FRACTION: u32 = 8;
 
-/// The responses are sent within less time than the path needs for them, by this fraction (1/16) of
-/// a round trip at first, and by 1/2 at most. Otherwise a path that has become faster would not be
-/// noticed.
+/// The responses are sent in less time than the path needs for them, to detect that it has become
+/// faster. The difference is this fraction (1/16) of a round trip after a queue appeared. It
+/// doubles while none appears.
 const FIRST_PROBE_FRACTION: u32 = 16;
+/// The upper bound of that difference, as a fraction (1/2) of a round trip.
 const LAST_PROBE_FRACTION: u32 = 2;
 
-/// The time for which the shortest turnaround is remembered; the path may change.
+/// The age at which the shortest turnaround is measured again, since the path may have changed.
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(10);
 
-/// The responses to a request, of which some may be sent.
+/// The request that is being answered, or was answered last.
 #[derive(Clone, Copy, Debug)]
 struct Current {
-    /// The number of responses, and the number of those that are sent at once.
+    /// The number of responses, and the number of responses in a burst.
     packets: u32,
     burst: u32,
     begins: Time,
-    /// The time within which they are sent.
+    /// The time over which the bursts are spread.
     spread: Duration,
-    /// When the last of them was sent.
+    /// When the last response was sent.
     ended: Option<Time>,
     /// Whether the spread is so long that the queue of the path empties.
     drains: bool,
-    /// The memory behind that of the request: the next part of the same READ.
+    /// The key and the address that a request for the next part of the same READ has.
     next: (RemoteKey, u64),
 }
 
@@ -63,13 +65,13 @@ struct Rate {
 }
 
 impl Rate {
-    /// The time that the path takes for this number of packets.
+    /// Returns the time that the path takes for this number of packets.
     fn time_for(self, packets: u32) -> Duration {
         let nanos = self.time.as_nanos() * u128::from(packets) / u128::from(self.packets.max(1));
         Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64)
     }
 
-    /// The number of packets that the path carries in this time.
+    /// Returns the number of packets that the path carries in this time, at most `self.packets`.
     fn packets_in(self, time: Duration) -> u32 {
         let packets = time.as_nanos() * u128::from(self.packets) / self.time.as_nanos().max(1);
         packets.min(u128::from(self.packets)) as u32
@@ -77,7 +79,7 @@ impl Rate {
 }
 
 impl Current {
-    /// The time between two bursts.
+    /// Returns the time between two bursts.
     fn interval(&self) -> Duration {
         let rate = Rate {
             packets: self.packets,
@@ -97,7 +99,7 @@ pub(super) struct ResponsePacing {
     /// Whether a queue has shown the rate of the path. Until then the rate doubles with each
     /// request.
     is_measured: bool,
-    /// By how much less time is taken than the path needs.
+    /// The time by which the spread is shorter than the time that the path needs.
     probe: Duration,
 }
 
@@ -106,7 +108,7 @@ impl ResponsePacing {
     pub(super) fn requested(&mut self, now: Time, read: &ReadReply, mtu: Mtu) {
         let bytes = read.left;
         let packets = read.packets();
-        // The program may have waited before another READ.
+        // A request for other memory is not measured: the program may have waited before it.
         let last = self.current.take();
         if let Some(last) = last.filter(|last| last.next == (read.key, read.addr))
             && let Some(ended) = last.ended
@@ -145,8 +147,8 @@ impl ResponsePacing {
         });
     }
 
-    /// Measures the path by the responses to the last request, of which the last was sent at
-    /// `ended`.
+    /// Measures the path at the arrival of a request at `now`. The last response to the request
+    /// before it, `last`, was sent at `ended`.
     fn measure(&mut self, now: Time, last: &Current, ended: Time) {
         let turnaround = now.since(ended);
         let shortest = match self.shortest {
@@ -159,13 +161,15 @@ impl ResponsePacing {
         let queued = turnaround - shortest;
         let shows_queue = queued > shortest / QUEUE_FRACTION;
         let Some(rate) = self.rate.filter(|_| !last.spread.is_zero()) else {
-            // Responses that were sent at once take the path this time. The shortest turnaround has
-            // some of it, so the rate is a little too high.
+            // The responses were sent at once, so the path carried them in the time that the last
+            // one was queued. The shortest turnaround includes a part of that time, so the computed
+            // rate is a little too high.
             let (packets, time) = (last.packets, queued);
             self.rate = shows_queue.then_some(Rate { packets, time });
             return;
         };
-        // The turnaround of a peer that was descheduled, or that repeated a request, is longer too.
+        // Bounded, because a turnaround is also long if the peer was descheduled or repeated a
+        // request.
         let taken = ended.since(last.begins);
         let queued = queued.min(shortest.max(taken));
         self.is_measured |= shows_queue;
@@ -184,7 +188,7 @@ impl ResponsePacing {
         };
     }
 
-    /// The number of responses to the current request that may have been sent by `now`.
+    /// Returns the number of responses to the current request that may have been sent by `now`.
     pub(super) fn permitted(&self, now: Time) -> u32 {
         let Some(current) = self.current else {
             return u32::MAX;
@@ -198,7 +202,7 @@ impl ResponsePacing {
         u32::try_from(bursts * u128::from(current.burst)).unwrap_or(u32::MAX)
     }
 
-    /// The time at which more responses may be sent, after `sent` of them.
+    /// Returns the time at which more responses may be sent, after `sent` of them.
     pub(super) fn resumes_at(&self, sent: u32) -> Time {
         let Some(current) = self.current else {
             return Time::NEVER;
@@ -232,7 +236,7 @@ mod tests {
 
     const MTU: Mtu = Mtu::B4096;
 
-    /// A path with a queue, the requester behind it, and the responder.
+    /// A path with a queue, from the responder to a requester.
     struct Path {
         pacing: ResponsePacing,
         now: Time,
@@ -257,7 +261,7 @@ mod tests {
             }
         }
 
-        /// The packets that the path carries in a round trip.
+        /// Returns the number of packets that the path carries in a round trip.
         fn product(&self) -> u32 {
             (self.round_trip.as_nanos() / self.per_packet.as_nanos()) as u32
         }

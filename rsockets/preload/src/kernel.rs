@@ -9,9 +9,9 @@ real! { close }
 /// Closes a descriptor of the kernel.
 ///
 /// # Safety
-/// The descriptor must not be used afterwards.
+/// Nothing may use the descriptor afterwards.
 pub(crate) unsafe fn close_descriptor(number: c_int) -> c_int {
-    // SAFETY: the descriptor is not used afterwards (section Safety).
+    // SAFETY: nothing uses the descriptor afterwards: the caller's contract, section Safety.
     unsafe { next!(close(number: c_int) -> c_int) }
 }
 

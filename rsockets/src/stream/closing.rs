@@ -32,15 +32,15 @@ impl StreamSocket {
     }
 }
 
-/// A connection that is closed once the data sent before has arrived, or the connection is broken.
+/// A connection that is closed once the sent data has arrived or the connection has failed.
 ///
-/// Its creator gives it to the service of the process, whose thread continues when the descriptor is
-/// readable.
+/// Its creator passes it to the service thread of the process, which calls [`Closing::advance`]
+/// when the descriptor is readable.
 #[derive(Debug)]
 struct ClosingStream {
     socket: Arc<StreamSocket>,
     link: Arc<Link>,
-    /// Whether the message about the shutdown was sent to the peer.
+    /// Whether the shutdown message was sent to the peer.
     announced: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl Closing for ClosingStream {
     }
 
     fn advance(&self) -> bool {
-        // A completion after `arm` makes the descriptor readable; the attempt that follows finds
+        // The descriptor becomes readable for completions after `arm`. The attempt below processes
         // those before it.
         self.link.clear();
         self.link.arm();

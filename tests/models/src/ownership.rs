@@ -1,5 +1,5 @@
-//! Outstanding work requests of the Rust API: each has its memory until its completion, which
-//! returns it once.
+//! Outstanding work requests of the Rust API: each owns its memory until its completion, which
+//! returns the memory once.
 
 use crate::outstanding::{Completed, Kind, Outstanding, SharedReceives, WorkId, WorkQueue};
 use crate::sync::{Mutex, lock};
@@ -55,8 +55,8 @@ fn ended(completed: Option<Completed>) -> Vec<u64> {
     silent.chain([entry.wr_id]).collect()
 }
 
-/// Two threads have polled one completion each, in any order: together they return each work
-/// request once, also the unsignaled one before them.
+/// Two threads have polled one completion each, in any order. Together they return each work
+/// request once, including the unsignaled one before the two.
 pub fn polled_work_requests_are_returned_once() {
     check(3, || {
         let released = Released::default();
@@ -71,8 +71,8 @@ pub fn polled_work_requests_are_returned_once() {
     });
 }
 
-/// A completion that is polled while the thread that posted still holds the queue is that of a work
-/// request which is outstanding.
+/// A completion may be polled while the posting thread still holds the queue. Its work request is
+/// already outstanding.
 pub fn posted_work_request_is_found_by_its_completion() {
     check(3, || {
         let released = Released::default();
@@ -101,8 +101,8 @@ pub fn posted_work_request_is_found_by_its_completion() {
     });
 }
 
-/// A queue pair is reset after a thread has polled a completion: the poll returns the work request
-/// or the reset releases it.
+/// A queue pair is reset after a thread has polled a completion. Either the poll returns the work
+/// request, or the reset releases it.
 pub fn reset_and_poll_release_memory_once() {
     check(3, || {
         let released = Released::default();

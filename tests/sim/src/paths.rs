@@ -32,12 +32,12 @@ const START_UP: u32 = 20;
 const MEASURED: u32 = 20;
 
 /// The length of a READ with `max_rd_atomic` 1: this many times what the path carries in a round
-/// trip, and at most so many bytes, which the simulator has to hold.
+/// trip, and at most this many bytes, which the simulator keeps in memory.
 const SINGLE_READ: f64 = 40.0;
 const MAX_SINGLE_READ: f64 = 512e6;
 
-/// A transfer of such READs takes this many times as long as others: a request takes 17 round trips
-/// or more.
+/// A transfer of such READs takes this many times as long as other transfers, since each request
+/// takes 17 round trips or more.
 const SINGLE_READ_TIME: u32 = 4;
 
 /// A path without loss, which transmits in order.
@@ -265,8 +265,8 @@ fn lossy(loss: f64, round_trip: Duration) -> Case {
     }
 }
 
-/// The probability that a packet is late on a path that reorders, and the longest time by which it
-/// is, as fractions (1/16 ...) of the round trip.
+/// The probability that a packet is late on a path that reorders, and its longest delays as
+/// fractions (1/16 ...) of the round trip.
 const LATE: f64 = 0.001;
 const LATE_FRACTIONS: [u32; 3] = [16, 8, 4];
 
@@ -303,8 +303,8 @@ struct Table {
 }
 
 impl Table {
-    /// Returns the row of a case: the fraction of the rate that was used, and the fraction of packets
-    /// that arrived twice.
+    /// Returns the row of a case: the fraction of the rate that was used, and the fraction of
+    /// packets that arrived twice.
     fn row(&mut self, name: &str, case: &Case) -> String {
         let outcomes = OPERATIONS
             .map(|(_, work)| Algorithm::ALL.map(|algorithm| run(case, algorithm, true, work)));
@@ -349,7 +349,7 @@ pub fn congestion(line: &mut dyn FnMut(String)) {
     line(table.means());
 }
 
-/// Writes a table with a row per path that loses nothing and reorders, and the same columns.
+/// Writes a table with a row per path that reorders and loses no packets, and the same columns.
 pub fn reordering(line: &mut dyn FnMut(String)) {
     let mut table = Table::default();
     header("round trip, late packets", line);

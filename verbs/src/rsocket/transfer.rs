@@ -121,7 +121,7 @@ pub unsafe extern "C" fn rrecvfrom(
     })
 }
 
-/// Returns the number of pieces, which is an `int` with musl.
+/// Returns the number of `iovec`s, which is an `int` with musl.
 fn piece_count(message: &msghdr) -> usize {
     #[allow(clippy::unnecessary_cast)]
     let count = message.msg_iovlen as usize;

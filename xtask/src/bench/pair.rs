@@ -217,7 +217,8 @@ fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Res
     // The shell reports the CPU time in the format that `cpu` parses.
     let mut script = format!("TIMEFORMAT='cpu %3U %3S'; time timeout {LIMIT} {line}");
     if cell.loops > 0 && host.is_empty() {
-        // A busy loop must not inherit the output pipe, whose end the reader waits for.
+        // A busy loop must not inherit the output pipe: the reader waits until all writers have
+        // closed it.
         let loops = "while :; do :; done >/dev/null 2>&1 & ".repeat(cell.loops);
         script = format!("{loops}{script}; status=$?; kill $(jobs -p); exit $status");
     }

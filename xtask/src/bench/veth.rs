@@ -1,4 +1,4 @@
-//! A second network namespace, which a pair of virtual Ethernet interfaces connects to this one.
+//! A second network namespace, connected to this one by a veth pair.
 
 use std::process::{Child, Command, Stdio};
 
@@ -17,7 +17,7 @@ impl Veth {
     /// Creates the namespace, with a path MTU of 1500 bytes.
     ///
     /// # Errors
-    /// The command that failed.
+    /// The first command that fails, as text.
     pub(super) fn new() -> Result<Self, String> {
         let mut first = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo && exec sleep infinity"])
@@ -25,7 +25,7 @@ impl Veth {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("unshare: {error}"))?;
-        // The namespace exists when the shell writes its line.
+        // When the shell writes a line, the namespace exists.
         if let Some(mut out) = first.stdout.take() {
             let _ = std::io::Read::read(&mut out, &mut [0]);
         }

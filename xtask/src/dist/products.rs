@@ -11,8 +11,9 @@ pub(super) struct Products {
     pub(super) target: String,
     /// The directory with the command and the shared objects.
     pub(super) directory: PathBuf,
-    /// The command as it runs on this host, which writes manual pages and completions.
+    /// The command for this host, which writes manual pages and completions.
     pub(super) runnable: PathBuf,
-    /// Whether packages are compressed well, which takes half a minute for files with symbols.
+    /// Whether packages are compressed at a high level, which takes half a minute for files with
+    /// symbols.
     pub(super) compressed: bool,
 }

@@ -1,10 +1,11 @@
 //! Runs the steps of a workflow of GitHub Actions on this machine, with the action of this
 //! repository and a tarball of this build.
 //!
-//! A workflow has one job. Its steps are scripts, this repository's action, and `actions/checkout`,
-//! which copies a directory. The steps get a new home directory, and of the environment only PATH
-//! and the directories of Cargo and rustup. Expressions are names of inputs and outputs, and the
-//! first of several with `||` that is not empty; others are errors.
+//! A workflow must have one job. Its steps may be scripts, this repository's action, and
+//! `actions/checkout`, which copies a directory. The environment of the steps has a new home
+//! directory, PATH, and the directories of Cargo and rustup. An expression is the name of an input
+//! or output, or several names with `||`, of which the first nonempty value is used. Other steps
+//! and expressions are errors.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -48,7 +49,7 @@ struct Runner<'a> {
 /// The values that expressions name.
 type Values = BTreeMap<String, String>;
 
-/// Runs the workflow of the check. An action with another checksum must fail.
+/// Runs the workflow of the check, after a run with a wrong checksum, which must fail.
 pub(super) fn check(packages: &Path, repository: &Path, target: &str) -> Result<(), String> {
     let file = repository.join(CHECKED);
     let mut runner = Runner::new(packages, repository, target, None)?;
@@ -111,7 +112,7 @@ impl<'a> Runner<'a> {
         self.steps(&job["steps"], &mut Values::new())
     }
 
-    /// Runs steps in their order; `values` are those that their expressions name.
+    /// Runs steps in their order. `values` has the values of the names in expressions.
     fn steps(&mut self, steps: &Yaml, values: &mut Values) -> Result<(), String> {
         for step in steps.as_vec().ok_or("no steps")? {
             let text = |key: &str| step[key].as_str();
@@ -199,7 +200,7 @@ impl<'a> Runner<'a> {
         self.take_files(step["id"].as_str(), values)
     }
 
-    /// Applies what a step has written to its files to the steps that follow.
+    /// Applies the paths, variables and outputs that a step has written to the steps that follow.
     fn take_files(&mut self, id: Option<&str>, values: &mut Values) -> Result<(), String> {
         let [path, variables, outputs] = STEP_FILES.map(|name| read(&self.directory.join(name)));
         for directory in path?.lines() {
@@ -213,7 +214,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Returns the lines `NAME=VALUE`.
+/// Returns the names and values of lines `NAME=VALUE`.
 fn assignments(text: &str) -> Result<Vec<(String, String)>, String> {
     let pair = |line: &str| {
         let (name, value) = line.split_once('=')?;
@@ -238,7 +239,7 @@ fn expand(text: &str, values: &Values) -> Result<String, String> {
     Ok(whole)
 }
 
-/// Returns the first operand that is not empty. Those after it are not evaluated.
+/// Returns the first nonempty operand of an expression. Those after it are not evaluated.
 fn evaluate(expression: &str, values: &Values) -> Result<String, String> {
     for operand in expression.split("||") {
         let operand = operand.trim();

@@ -47,7 +47,7 @@ macro_rules! ucx_perftest {
     };
 }
 
-/// A run of perftest, which refuses a connection before it listens.
+/// A run of perftest, whose client fails if the server does not listen yet.
 macro_rules! perftest {
     ($command:literal, $expected:literal) => {
         pair(
@@ -60,7 +60,7 @@ macro_rules! perftest {
     };
 }
 
-/// A run of a program of rdmacm-utils. `$stays` tells whether its server continues after its client.
+/// A run of a program of rdmacm-utils. `$stays` is whether its server continues after its client.
 macro_rules! rdmacm {
     ($name:literal, $server:literal, $client:literal, $expected:literal, $stays:literal) => {
         Run {

@@ -183,7 +183,8 @@ fn read(
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let file = match stem {
                 ROOT | "mod" => Module(module.clone()),
-                // A package with both has a library and a program, which imports it by its name.
+                // A package with both `lib.rs` and `main.rs` has a library, and a program that
+                // imports it by name.
                 "main" if module.is_empty() && !path.with_file_name("lib.rs").exists() => {
                     Module(Vec::new())
                 }

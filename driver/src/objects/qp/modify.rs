@@ -44,8 +44,8 @@ impl Qp {
         self.modify_with_burst(&attr, AttrMask::RATE_LIMIT, burst)
     }
 
-    /// Injects faults into the packets that the queue pair sends, from its next transition to RTR
-    /// on. Address handles are exempt.
+    /// Injects faults into the packets that the queue pair sends after its next transition to RTR.
+    /// Packets to address handles are exempt.
     pub fn inject_faults(&self, faults: FaultSpec) {
         *lock(&self.faults) = Some(faults);
     }

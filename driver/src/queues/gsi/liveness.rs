@@ -30,12 +30,12 @@ use urxe_proto::time::Time;
 /// in flight.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
 
-/// A peer is probed after the timeout divided by this, in silence.
+/// A peer is probed after a silence of the timeout divided by this.
 const PROBE_DIVISOR: u32 = 4;
 const CHECKS_PER_TIMEOUT: u32 = 12;
 
-/// If more than the timeout divided by this passes between two checks, the process was suspended.
-/// That is three check intervals.
+/// A time between two checks that exceeds the timeout divided by this, which is three check
+/// intervals, counts as a suspension of the process.
 const SUSPENSION_DIVISOR: u32 = 4;
 
 /// The number of consecutive unanswered probes after which a peer is lost. One check separates two

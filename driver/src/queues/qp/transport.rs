@@ -36,8 +36,8 @@ const OUT_OF_ORDER_BYTES: u32 = 16 << 20;
     reason = "most are the largest; what the others waste is less than their queues"
 )]
 #[derive(Debug)]
-// Without it, the variant is encoded in a field of one of them. Each dispatch would take six
-// instructions instead of two.
+// Without this attribute, the variant is encoded in a field of one of them, and each dispatch takes
+// six instructions instead of two.
 #[repr(u8)]
 pub(crate) enum Transport {
     Rc(RcQp),

@@ -149,8 +149,8 @@ impl Qp {
         inner.effects.coalesced += inner.coalescing.release();
         if inner.stalled.is_none() || self.send_stalled(inner) {
             inner.follow_migration();
-            // Usual after an ACK for the only outstanding request. A rate limiter's timer depends
-            // on `transmit_batches`.
+            // The common case after an ACK for the only outstanding request. With a rate limiter,
+            // `transmit_batches` must run, because it sets the timer.
             if inner.pacer.is_some() || !inner.transport.is_idle() {
                 self.transmit_batches(inner, now, regions, batch);
             }

@@ -195,7 +195,8 @@ impl Requester {
         if packets <= 0 {
             return;
         }
-        // The only READ request does not use the congestion window, which does not grow by it.
+        // A READ request that is outstanding alone is not limited by the congestion window, so its
+        // responses do not increase the window.
         let in_flight = match self.single_read.is_outstanding() {
             true => 0,
             false => self.in_flight(),
@@ -218,7 +219,8 @@ impl Requester {
             .progressed(cx.now, reached.before(self.sent_end));
     }
 
-    /// Moves the cursor forward: packets that were sent before the requester went back have arrived.
+    /// Moves the cursor forward: packets that were sent before the requester went back have
+    /// arrived.
     #[cold]
     fn arrived_before_retransmission(&mut self, now: Time) {
         if self.back_for_gap {

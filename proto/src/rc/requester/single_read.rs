@@ -1,14 +1,14 @@
 //! The length of READ requests that are outstanding one at a time (`max_rd_atomic` 1).
 //!
-//! The path is idle for a round trip between two such requests, so a request that fills 0.9 of it
-//! asks for ten times what the path carries in a round trip. That is far more than the congestion
-//! window, which WRITEs and SENDs use too.
+//! The path is idle for a round trip between two such requests. To use 0.9 of the path, a request
+//! asks for about ten times as much as the path carries in a round trip. That exceeds the
+//! congestion window, which WRITEs and SENDs use too, so these requests have a limit of their own.
 
 use crate::psn::Psn;
 use crate::time::Time;
 use std::time::Duration;
 
-/// The length grows until the responses arrive for this number of round trips.
+/// The length grows until the arrival of the responses takes this number of round trips.
 const ROUND_TRIPS: u32 = 16;
 
 /// The most responses that a request asks for: 1/32 of the PSN space.
@@ -17,7 +17,7 @@ const MAX_LENGTH: u32 = 1 << 19;
 /// The growth of the length after a loss, as a fraction (1/16).
 const GROWTH_FRACTION: u32 = 16;
 
-/// An outstanding request without a loss.
+/// An outstanding request of which no response was found lost.
 #[derive(Clone, Copy, Debug)]
 struct Outstanding {
     first: Psn,
@@ -33,17 +33,17 @@ pub(super) struct SingleRead {
     /// The number of responses that a request may ask for; 0 while the window permits more.
     length: u32,
     outstanding: Option<Outstanding>,
-    /// Whether a response was lost.
+    /// Whether a response was ever lost, so that the length grows slowly.
     has_lost: bool,
 }
 
 impl SingleRead {
-    /// The number of responses that a request may ask for, unless the window permits more.
+    /// Returns the number of responses that a request may ask for, unless the window permits more.
     pub(super) fn length(&self) -> u32 {
         self.length
     }
 
-    /// Whether a request is outstanding, and no response to it was found lost.
+    /// Returns whether a request is outstanding of which no response was found lost.
     pub(super) fn is_outstanding(&self) -> bool {
         self.outstanding.is_some()
     }
@@ -58,8 +58,8 @@ impl SingleRead {
         });
     }
 
-    /// Handles the arrival of all responses before `una`. A request grows if it was as long as it
-    /// may be, and for at least `base` responses.
+    /// Handles the arrival of all responses before `una`. The length grows if a complete request
+    /// asked for as many responses as permitted, and for `base` or more.
     #[inline]
     pub(super) fn progressed(&mut self, una: Psn, base: u32, now: Time) {
         if self.outstanding.is_some() {
@@ -112,7 +112,8 @@ mod tests {
     const BASE: u32 = 64;
     const ROUND_TRIP: Duration = Duration::from_millis(10);
 
-    /// Requests as much as permitted, over a path that carries `rate` packets in a round trip.
+    /// Makes the longest permitted request, over a path that carries `rate` packets in a round
+    /// trip. Returns its length.
     fn request(read: &mut SingleRead, rate: u32) -> u32 {
         let (first, now) = (Psn::new(0xff_fff0), Time(0));
         let packets = read.length().max(BASE);

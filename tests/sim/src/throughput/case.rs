@@ -1,4 +1,4 @@
-//! The measured links and the work of their users.
+//! The measured links and their workloads.
 
 use std::time::Duration;
 

@@ -185,7 +185,7 @@ impl Endpoint {
         let at = psn.get() as usize;
         let is_first = self.arrived[at / 64] & (1 << (at % 64)) == 0;
         self.arrived[at / 64] |= 1 << (at % 64);
-        // PSNs are used again after a round through their space.
+        // PSNs wrap around, and are then used again.
         let opposite = (at + (1 << (PSN_BITS - 1))) % (1 << PSN_BITS);
         self.arrived[opposite / 64] = 0;
         is_first
