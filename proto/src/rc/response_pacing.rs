@@ -26,6 +26,11 @@ const BATCH: u32 = 64 << 10;
 /// A burst lasts for this fraction (1/16) of a round trip, unless that is less than a batch.
 const BURST_FRACTION: u32 = 16;
 
+/// Responses are spread over this many round trips at most. A requester of the same kind asks for
+/// what the path carries in half of them. A turnaround is also long if the program waits between
+/// READs of consecutive memory, which must not slow them down without a limit.
+const MAX_ROUND_TRIPS: u32 = 32;
+
 /// A turnaround shows a queue if it exceeds the shortest by more than this fraction (1/8), as in
 /// HyStart++ (RFC 9406).
 const QUEUE_FRACTION: u32 = 8;
@@ -129,6 +134,7 @@ impl ResponsePacing {
                 true => time + shortest,
                 false => time.saturating_sub(self.probe),
             };
+            spread = spread.min(shortest.saturating_mul(MAX_ROUND_TRIPS));
             let in_burst = Rate {
                 packets,
                 time: spread,
@@ -386,6 +392,17 @@ mod tests {
         path.addr += 1;
         let took = path.request(16_000);
         assert!(took < ms(160).mul_f64(1.1), "{took:?}");
+    }
+
+    #[test]
+    fn program_that_waits_between_reads_is_not_slowed_down_without_a_limit() {
+        let mut path = Path::new(ms(1), Duration::from_micros(1));
+        path.start(1_000, 5);
+        for wait in [ms(0), ms(200)].into_iter().cycle().take(40) {
+            path.now = path.now + wait;
+            let took = path.request(1_000);
+            assert!(took <= ms(33), "{took:?}");
+        }
     }
 
     #[test]
