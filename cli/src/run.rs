@@ -265,7 +265,7 @@ fn permission_remedy(path: &Path) -> &'static str {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => "; it is a directory: give the path of a program",
         Ok(metadata) if metadata.mode() & EXECUTABLE == 0 => {
-            "; make it executable with `chmod +x`, or run its interpreter"
+            "; make it executable with `chmod +x`, or pass it to its interpreter: `urxe run -- sh FILE`"
         }
         _ => "",
     }

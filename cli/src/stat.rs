@@ -116,7 +116,7 @@ pub fn explain_silent(count: usize) -> String {
     let processes = if count == 1 { "process" } else { "processes" };
     format!(
         "{count} urxe {processes} did not respond: owned by another user, stopped, or of an older \
-         version; run this command as that user"
+         version; run this command as their user, or continue them with `kill -CONT`"
     )
 }
 

@@ -279,6 +279,10 @@ fn processors() -> Check {
             "two programs that poll take turns, so latencies are times of the scheduler",
         ),
         Ok(count) => Check::ok(NAME, count.to_string()),
-        Err(error) => Check::warning(NAME, error.to_string(), "the number is unknown"),
+        Err(error) => Check::warning(
+            NAME,
+            error.to_string(),
+            "the number of processors cannot be read: check the permissions of /proc and the cgroup",
+        ),
     }
 }
