@@ -5,14 +5,13 @@
 //! for known vulnerabilities; `cargo audit` and `cargo deny check advisories` do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use serde::Deserialize;
 use spdx::{Expression, LicenseItem, ParseMode};
 
+use crate::metadata;
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
 
@@ -53,12 +52,6 @@ const DUPLICATES: &[(&str, &str)] = &[
     ("thiserror-impl", "see thiserror"),
 ];
 
-/// The relevant part of cargo's metadata.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
 #[derive(Deserialize)]
 struct Package {
     name: String,
@@ -71,7 +64,7 @@ struct Package {
 pub(crate) fn step(workspace: &Path) -> Outcome {
     println!("\nxtask: {NAME}: licences, sources and versions in the lock file");
     let started = Instant::now();
-    let problem = match read_metadata(workspace) {
+    let problem = match metadata::packages::<Package>(workspace, "--locked") {
         Ok(packages) => {
             let problems = problems(&packages);
             for problem in &problems {
@@ -88,21 +81,6 @@ pub(crate) fn step(workspace: &Path) -> Outcome {
         took: started.elapsed(),
         log: TestLog::default(),
     }
-}
-
-fn read_metadata(workspace: &Path) -> Result<Vec<Package>, String> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .current_dir(workspace)
-        .args(["metadata", "--locked", "--format-version", "1"])
-        .output()
-        .map_err(|error| format!("cannot start cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let metadata: Metadata = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    Ok(metadata.packages)
 }
 
 fn problems(packages: &[Package]) -> Vec<String> {

@@ -14,6 +14,7 @@ mod ecosystem;
 mod fuzz;
 mod layers;
 mod logged;
+mod metadata;
 mod namespace;
 mod outcome;
 mod packages;

@@ -13,14 +13,13 @@ mod module;
 mod scan;
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use serde::Deserialize;
 
+use crate::metadata;
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
 
@@ -95,12 +94,6 @@ fn imports(package: &str, source: &Path) -> Result<Imports, String> {
     Ok(imports)
 }
 
-/// The relevant part of cargo's metadata.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
 #[derive(Deserialize)]
 struct Package {
     manifest_path: PathBuf,
@@ -108,18 +101,8 @@ struct Package {
 
 /// Returns the directories with the sources of all packages of the workspace.
 fn sources(workspace: &Path) -> Result<Vec<PathBuf>, String> {
-    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .current_dir(workspace)
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .map_err(|error| format!("cannot start cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let metadata: Metadata = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    let directories =
-        (metadata.packages.iter()).filter_map(|package| package.manifest_path.parent());
+    let packages: Vec<Package> = metadata::packages(workspace, "--no-deps")?;
+    let directories = (packages.iter()).filter_map(|package| package.manifest_path.parent());
     let mut sources: Vec<PathBuf> = directories
         .map(|directory| directory.join("src"))
         .filter(|source| source.exists())
