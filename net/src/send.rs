@@ -455,6 +455,7 @@ impl SendBatch {
     }
 
     /// Whether a packet of `len` bytes may be appended to the last group.
+    #[inline]
     fn joins_last_group(&self, len: usize) -> bool {
         self.groups[self.sent..].last().is_some_and(|group| {
             // A shorter packet ends its group.
