@@ -20,6 +20,18 @@ bitflags! {
     /// Remote access rights of a memory region. (The remote bits of `ibv_access_flags`.)
     ///
     /// The empty set makes a region for local use. The local program may always read and write.
+    ///
+    /// ```
+    /// use urxe::RemoteAccess;
+    ///
+    /// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+    /// let access = RemoteAccess::READ | RemoteAccess::WRITE;
+    /// assert!(!access.contains(RemoteAccess::ATOMIC) && !access.contains(RemoteAccess::FLUSH));
+    /// let region = pd.register(4096, access)?;
+    /// region.set_access(access - RemoteAccess::WRITE)?;
+    /// let local = pd.register(4096, RemoteAccess::empty())?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct RemoteAccess: u32 {
         /// RDMA WRITE.
@@ -226,7 +238,8 @@ impl MemoryRegion {
     /// let mut bytes = [1; 4];
     /// region.read(60, &mut bytes)?;
     /// assert_eq!(bytes, [0; 4]);
-    /// assert!(region.read(61, &mut bytes).is_err());
+    /// let outside = region.read(61, &mut bytes);
+    /// assert!(matches!(outside, Err(urxe::RangeError::Outside { offset: 61, .. })));
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///
@@ -693,8 +706,10 @@ impl RemoteRegion {
     ///
     /// ```
     /// # use urxe::prelude::*;
-    /// let region = RemoteRegion::from_bytes(&[0; RemoteRegion::BYTES]);
-    /// assert_eq!((region.addr, region.len), (0, 0));
+    /// use urxe::RKey;
+    ///
+    /// let region = RemoteRegion { addr: 0x1000, len: 64, rkey: RKey(0x1234) };
+    /// assert_eq!(RemoteRegion::from_bytes(&region.to_bytes()), region);
     /// ```
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> RemoteRegion {
         let [

@@ -8,6 +8,21 @@
 //! for instance with [`CompletionQueue::use_reactor`](crate::CompletionQueue::use_reactor).
 //!
 //! An object keeps the reactor that it was first awaited with.
+//!
+//! ```
+//! use urxe::prelude::*;
+//! use urxe::reactor::AsyncIo;
+//!
+//! # async_io::block_on(async {
+//! let (a, b) = urxe::testing::pair()?;
+//! // Without this call the queue uses async-io, too, as this is no task of tokio.
+//! b.cq().use_reactor(AsyncIo);
+//! b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+//! a.post_send(SendRequest::send(b"hello"))?;
+//! assert_eq!(b.cq().next().await?.data()?, b"hello");
+//! # Ok::<(), urxe::Error>(())
+//! # }).unwrap();
+//! ```
 #![forbid(unsafe_code)]
 
 use crate::wait::lock;

@@ -17,6 +17,8 @@ impl ProtectionDomain {
     /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
     /// let region = pd.register(1 << 20, RemoteAccess::READ | RemoteAccess::WRITE)?;
     /// assert_eq!(region.remote().len, 1 << 20);
+    /// let nothing = pd.register(0, RemoteAccess::READ);
+    /// assert!(matches!(nothing, Err(urxe::RegisterError::Empty)));
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///

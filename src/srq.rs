@@ -101,7 +101,8 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
     /// # use urxe::prelude::*;
     /// # let context = urxe::device("urxe_lo")?.open()?;
     /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// assert!(pd.shared_receive_queue().max_wr(0).build().is_err());
+    /// let empty = pd.shared_receive_queue().max_wr(0).build();
+    /// assert!(matches!(empty, Err(urxe::SrqError::Size)));
     /// let shared = pd.shared_receive_queue().build()?;
     /// assert_eq!(shared.outstanding(), 0);
     /// # Ok::<(), urxe::Error>(())

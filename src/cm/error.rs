@@ -14,11 +14,11 @@ use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 ///
 /// ```
 /// # use urxe::prelude::*;
-/// use urxe::cm::Error;
+/// use urxe::cm::{Error, RejectReason};
 ///
-/// // No program listens on this port of the loopback device.
+/// // No program listens on this port.
 /// match urxe::connect_blocking("127.0.0.1:9") {
-///     Err(Error::Rejected { reason, .. }) => println!("rejected: {reason}"),
+///     Err(Error::Rejected { reason: RejectReason::INVALID_SERVICE_ID, .. }) => {}
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok::<(), urxe::Error>(())

@@ -56,8 +56,13 @@ impl Listener {
     ///
     /// ```
     /// # use urxe::prelude::*;
+    /// use urxe::cm::{CmError, Error};
+    ///
     /// let listener = Listener::bind("0.0.0.0:0")?;
     /// println!("listening on {}", listener.local_addr());
+    /// // The address of another host:
+    /// let error = Listener::bind("192.0.2.1:0").unwrap_err();
+    /// assert!(matches!(error, Error::Cm(CmError::Resolve(_))), "{error:?}");
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///

@@ -417,6 +417,8 @@ impl ServiceRequest {
     ///
     /// ```
     /// # use urxe::prelude::*;
+    /// use urxe::cm::{Error, SidrStatus};
+    ///
     /// # use urxe::cm::{QKEY, Service, ServiceRoute};
     /// # let service = Service::bind("127.0.0.1:0")?;
     /// # let address = service.local_addr();
@@ -430,7 +432,7 @@ impl ServiceRequest {
     /// let request = service.next()?;
     /// request.reject(b"not now")?;
     /// match client.join().unwrap() {
-    ///     Err(urxe::cm::Error::NoService { private_data, .. }) => {
+    ///     Err(Error::NoService { status: SidrStatus::REJECTED, private_data }) => {
     ///         assert!(private_data.starts_with(b"not now"));
     ///     }
     ///     other => panic!("{other:?}"),

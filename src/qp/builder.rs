@@ -125,10 +125,13 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     /// ```
     /// # use urxe::prelude::*;
+    /// use urxe::{BuildError, CreateError};
+    ///
     /// # let context = urxe::device("urxe_lo")?.open()?;
     /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
     /// let qp = pd.queue_pair(&cq, &cq).max_send_wr(256).build()?;
-    /// assert!(pd.queue_pair(&cq, &cq).max_send_wr(1_000_000).build().is_err());
+    /// let error = pd.queue_pair(&cq, &cq).max_send_wr(1_000_000).build().unwrap_err();
+    /// assert!(matches!(error, BuildError::Create(CreateError::Capacity)));
     /// # Ok::<(), urxe::Error>(())
     /// ```
     pub fn max_send_wr(mut self, max: u32) -> Self {

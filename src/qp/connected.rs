@@ -343,7 +343,7 @@ impl QueuePair {
     /// ```
     /// # use urxe::prelude::*;
     /// let (a, b) = urxe::testing::pair()?;
-    /// let attributes = a.attributes();
+    /// let attributes: urxe::QpAttr = a.attributes();
     /// assert_eq!((attributes.dest_qpn, attributes.retry_cnt), (b.qpn(), 7));
     /// # Ok::<(), urxe::Error>(())
     /// ```
@@ -359,7 +359,8 @@ impl QueuePair {
     /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
     /// a.post_send(SendRequest::send(b"hello"))?;
     /// a.cq().wait()?.result?;
-    /// println!("{} packets were retransmitted", a.counters().retransmitted);
+    /// let counters: urxe::Counters = a.counters();
+    /// println!("{} packets were retransmitted", counters.retransmitted);
     /// # Ok::<(), urxe::Error>(())
     /// ```
     pub fn counters(&self) -> Counters {

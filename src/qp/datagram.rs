@@ -179,6 +179,8 @@ impl DatagramQueuePair {
     /// # let (a, b) = (qp()?, qp()?);
     /// let to_b = a.destination(&b.address())?;
     /// assert_eq!(to_b.address(), b.address());
+    /// let nowhere = DatagramAddress::new(urxe::Gid::default(), b.qpn(), QKey(7));
+    /// assert!(matches!(a.destination(&nowhere), Err(urxe::RouteError::NoPeerGid)));
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///
@@ -324,6 +326,7 @@ impl DatagramQueuePair {
     /// ```
     /// # use urxe::prelude::*;
     /// use std::net::Ipv4Addr;
+    /// use urxe::MulticastError;
     ///
     /// # let context = urxe::device("urxe_lo")?.open()?;
     /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
@@ -333,7 +336,7 @@ impl DatagramQueuePair {
     /// a.attach(group)?;
     /// a.detach(group)?;
     /// // It is no longer a member.
-    /// assert!(a.detach(group).is_err());
+    /// assert!(matches!(a.detach(group), Err(MulticastError::NotAttached(_))));
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///
@@ -349,7 +352,7 @@ impl DatagramQueuePair {
     ///
     /// ```
     /// # use urxe::prelude::*;
-    /// use urxe::QpState;
+    /// use urxe::{ModifyError, QpState};
     ///
     /// # let context = urxe::device("urxe_lo")?.open()?;
     /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
@@ -358,7 +361,7 @@ impl DatagramQueuePair {
     /// assert_eq!(a.state(), QpState::Rts);
     /// a.fail()?;
     /// // Only the state SQE can be left in this way.
-    /// assert!(a.resume().is_err());
+    /// assert!(matches!(a.resume(), Err(ModifyError::Transition(_))));
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///
