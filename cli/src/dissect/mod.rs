@@ -77,8 +77,13 @@ pub fn dissect(arguments: &Arguments) -> ExitCode {
         true => report::json(&dissection, arguments.packets),
         false => report::text(&dissection, arguments.packets),
     };
-    // A failed write means that the reader closed the pipe, which is no error.
-    let _ = io::stdout().write_all(text.as_bytes());
+    // A reader that closes the pipe has read enough.
+    if let Err(error) = io::stdout().write_all(text.as_bytes())
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("urxe dissect: cannot write the report: {error}");
+        return ExitCode::from(UNREADABLE);
+    }
     if let Some(cut) = &dissection.cut {
         eprintln!("urxe dissect: {cut}; the report covers the packets before it");
     }

@@ -67,15 +67,17 @@ impl Latencies {
     /// Iterates over the ranges from the shortest to the longest latency, each with its bounds in
     /// nanoseconds and its count. The bounds are 0, and powers of ten times 1, 2 and 5.
     fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-        let bounds = (2..11).flat_map(|power| STEPS.map(|step| step * 10_u64.pow(power)));
+        let bounds = (2..12).flat_map(|power| STEPS.map(|step| step * 10_u64.pow(power)));
         let bounds: Vec<u64> = std::iter::once(0).chain(bounds).collect();
-        let ranges: Vec<_> = bounds
+        let mut ranges: Vec<_> = bounds
             .windows(2)
-            .map(|pair| {
-                let count = self.0.count_between(pair[0], pair[1] - 1);
-                (pair[0], pair[1], count)
-            })
+            .map(|pair| (pair[0], pair[1], 0))
             .collect();
+        // Each recorded value counts once, although its bucket may extend beyond a bound.
+        for value in self.0.iter_recorded() {
+            let after = bounds.partition_point(|bound| *bound <= value.value_iterated_to());
+            ranges[after - 1].2 += value.count_at_value();
+        }
         let first = ranges.iter().position(|range| range.2 > 0).unwrap_or(0);
         let last = ranges.iter().rposition(|range| range.2 > 0);
         let end = last.map_or(first, |last| last + 1);
@@ -136,6 +138,17 @@ mod tests {
         assert!(rows[0].contains("10.0 us") && rows[0].contains(&"█".repeat(40)));
         assert!(rows[1].trim_end().ends_with('0'), "{drawn}");
         assert!(rows[2].ends_with(&"█".repeat(10)), "{drawn}");
+    }
+
+    #[test]
+    fn each_value_is_in_one_row_of_the_histogram() {
+        // With three significant digits a bucket of such values is 8 ns wide and holds both.
+        let mut latencies = recorded([60_000_000]);
+        for nanos in 9_990..10_010 {
+            latencies.record(Duration::from_nanos(nanos));
+        }
+        let counts = latencies.ranges().map(|(_, _, count)| count);
+        assert_eq!(counts.sum::<u64>(), 21);
     }
 
     #[test]
