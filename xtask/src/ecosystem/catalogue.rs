@@ -721,32 +721,6 @@ by name.",
         needs: "Those for persistent memory work on ordinary memory too, and are not run.",
     },
     Program {
-        name: "rdmapp",
-        title: "rdmapp: coroutines for verbs in C++20",
-        packages: &["git", "cmake", "make", "g++", "libibverbs-dev"],
-        prepare: "$WORKSPACE/tests/ecosystem/git.sh https://github.com/howardlau1999/rdmapp \
-                  3eaa85db5245ebc5bbc44b921e3a716b7dd9f0bc\n\
-                  [ ! -x source/build/helloworld ] || exit 0\n\
-                  cd source\n\
-                  { cmake -B build .; make -C build -j$(nproc) helloworld; } >../build.log 2>&1",
-        version: "git -C source log -1 --format=%cs",
-        runs: &[Run {
-            name: "helloworld",
-            places: &[OneHost],
-            server: Some(Server {
-                command: "urxe run --devices lo -- source/build/helloworld 9001",
-                ready: Ready::Tcp(9001),
-                stays: true,
-            }),
-            client: "urxe run --devices lo -- source/build/helloworld 127.0.0.1 9001",
-            expected: "Compared and swapped from server: 43",
-            limit: 60,
-            known: None,
-        }],
-        needs: "Its path MTU is 4096, which needs an interface with an MTU of 4200 or more, such as \
-`lo`.",
-    },
-    Program {
         name: "sideway",
         title: "sideway (crate)",
         packages: &["cmake", "libclang-dev", "libibverbs-dev", "librdmacm-dev"],
@@ -815,6 +789,12 @@ pub(super) const OMITTED: &[Omitted] = &[
     Omitted {
         title: "NCCL, its plugin for verbs",
         reason: "needs an NVIDIA GPU from its start (`ncclCommInitRank`)",
+    },
+    Omitted {
+        title: "rdmapp (commit 3eaa85d)",
+        reason: "`helloworld` passes over `lo` (its path MTU of 4096 needs an MTU of 4200), and hangs in 1 \
+                 of 5 to 10 runs: the constructor of its `cq_poller` starts the thread before the members \
+                 that the thread uses, and in hung processes that thread has ended",
     },
     Omitted {
         title: "SPDK",
