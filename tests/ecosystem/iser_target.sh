@@ -2,8 +2,10 @@
 # Exports a file of 16 MiB as an iSER target of tgtd, for the initiator iqn.2026-01.example:host.
 # Prints "ready". Usage: iser_target.sh ADDRESS
 dd if=/dev/urandom of=disk.img bs=1M count=16 status=none
-# Emulated hosts share /run, where the control socket is by default.
-export TGT_IPC_SOCKET="$PWD/tgtd.socket"
+# Emulated hosts share /run, where the control socket is by default. Its name is new each time: a
+# tgtd that was killed may still hold the lock of its own.
+TGT_IPC_SOCKET=$(mktemp --dry-run "$PWD/tgtd.XXXXXX")
+export TGT_IPC_SOCKET
 tgtd --foreground --iscsi "portal=$1:3260" &
 admin() {
 	tgtadm --lld iser "$@"

@@ -85,6 +85,7 @@ fn try_all(
 ) -> Result<(TestLog, Option<String>), Error> {
     suite::python().ok_or(Error::NoPyverbs)?;
     let urxe = build(options, workspace, target)?;
+    let _huge_pages = HugePages::reserve();
     let (results, mut problem) = run_installed(options, workspace, target, &urxe)?;
     let mut log = results.log();
     if options.installed {
@@ -144,11 +145,9 @@ fn run_installed(
         let copy = file.try_clone().map_err(Error::at(&output))?;
         command.stdout(file).stderr(copy);
     }
-    let huge_pages = HugePages::reserve();
     let mut child = command.spawn().map_err(Error::at(Path::new("timeout")))?;
     let status = child.wait().map_err(Error::at(urxe))?;
     end_group(child.id());
-    drop(huge_pages);
 
     let text = fs::read_to_string(&written).map_err(Error::at(&written))?;
     let results = Results::parse(&text);

@@ -146,6 +146,21 @@ macro_rules! open_mpi {
     };
 }
 
+/// The same by Open MPI's other way to RDMA: libfabric's provider `verbs` with `ofi_rxm`.
+macro_rules! open_mpi_libfabric {
+    ($hosts:expr, $rest:literal) => {
+        concat!(
+            "mpirun.openmpi --allow-run-as-root --bind-to none",
+            " --mca plm_rsh_agent $WORKSPACE/tests/ecosystem/agent.sh",
+            " --mca plm_rsh_no_tree_spawn 1 --mca pml cm --mca mtl ofi",
+            " --mca mtl_ofi_provider_include 'verbs;ofi_rxm' -H ",
+            $hosts,
+            " ",
+            $rest
+        )
+    };
+}
+
 macro_rules! mpich {
     ($hosts:literal, $rest:literal) => {
         concat!(
@@ -273,6 +288,34 @@ macro_rules! crate_tests {
             expected: $expected,
             limit: 600,
             known: $known,
+        }
+    };
+}
+
+/// A run of an example of librpma. `$arguments` are those of the client after address and port.
+macro_rules! rpma {
+    ($example:literal, $arguments:literal, $expected:literal) => {
+        Run {
+            name: $example,
+            places: BOTH,
+            server: Some(Server {
+                command: concat!(
+                    "urxe run -- source/build/examples/",
+                    $example,
+                    "/server {server} 7204"
+                ),
+                ready: Ready::Seconds(2),
+                stays: false,
+            }),
+            client: concat!(
+                "urxe run -- source/build/examples/",
+                $example,
+                "/client {server} 7204 ",
+                $arguments
+            ),
+            expected: $expected,
+            limit: 60,
+            known: None,
         }
     };
 }
