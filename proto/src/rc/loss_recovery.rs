@@ -13,6 +13,7 @@
 //! report of a gap, not with an acknowledgement: an acknowledgement of a retransmitted packet does
 //! not show that the timeout exceeds the round trip.
 
+use super::reordering::Reordering;
 use crate::psn::Psn;
 use crate::time::{Time, nanos};
 use crate::wire::RnrTimer;
@@ -69,6 +70,8 @@ pub(super) enum Expired {
     Probe,
     /// Go back to the oldest unacknowledged packet.
     Retransmit,
+    /// Repair the reported gap: its packet is lost, not only late.
+    RepairGap,
     /// The RNR wait is over: continue.
     RnrOver,
     /// `retry_cnt` is exhausted.
@@ -79,6 +82,7 @@ pub(super) enum Expired {
 #[derive(Debug, Default)]
 struct RoundTrip {
     smoothed: Option<u64>,
+    shortest: Option<u64>,
     variation: u64,
     /// The timeout that the round trips require, once one was measured.
     timeout: Option<u64>,
@@ -98,6 +102,7 @@ pub(super) struct RoundTripSample {
 
 impl RoundTrip {
     fn update(&mut self, sample: u64) {
+        self.shortest = Some(self.shortest.map_or(sample, |it| it.min(sample)));
         let (smoothed, variation) = match self.smoothed {
             None => (sample, sample / 2),
             Some(smoothed) => (
@@ -132,6 +137,7 @@ pub(super) struct LossRecovery {
     sent_at: Time,
     /// The gap that last caused a retransmission, and when.
     gap: Option<(Psn, Time)>,
+    reordering: Reordering,
 }
 
 impl LossRecovery {
@@ -151,6 +157,7 @@ impl LossRecovery {
             rnr_until: None,
             sent_at: Time(0),
             gap: None,
+            reordering: Reordering::default(),
         };
         recovery.configure(timeout, retry_cnt, rnr_retry);
         recovery
@@ -206,6 +213,7 @@ impl LossRecovery {
 
     /// Stops the timers: no answer is outstanding.
     pub(super) fn stop(&mut self) {
+        self.reordering.clear();
         self.probe_at = Time::NEVER;
         self.timeout_at = Time::NEVER;
     }
@@ -259,6 +267,40 @@ impl LossRecovery {
     pub(super) fn gap_retransmitted(&mut self, psn: Psn, now: Time) {
         self.gap = Some((psn, now));
         self.backoff = 0;
+    }
+
+    /// Handles the report of a gap at `psn`, with all packets before `sent_end` sent. Returns
+    /// whether to wait for [`Expired::RepairGap`]: the path is known to reorder, so the packet may
+    /// be late.
+    pub(super) fn tolerates_gap(&mut self, psn: Psn, sent_end: Psn, now: Time) -> bool {
+        let shortest = self.round_trip.shortest.map(Duration::from_nanos);
+        shortest.is_some_and(|it| self.reordering.gap_reported(psn, sent_end, now, it))
+    }
+
+    /// Whether the gap at `psn` was reported, and its repair waits.
+    pub(super) fn awaits_late_packet(&self, psn: Psn) -> bool {
+        self.reordering.awaits(psn)
+    }
+
+    /// Records that the gap at `psn` is repaired, with all packets before `sent_end` sent.
+    pub(super) fn gap_repaired(&mut self, psn: Psn, sent_end: Psn, now: Time) {
+        self.gap_retransmitted(psn, now);
+        self.reordering.repaired(psn, sent_end, now);
+    }
+
+    /// Records that a packet or request whose last PSN is before `end` is sent again, for any
+    /// reason.
+    #[cold]
+    pub(super) fn retransmitted(&mut self, end: Psn, sent_end: Psn) {
+        self.reordering.retransmitted(end, sent_end);
+    }
+
+    /// Handles the acknowledgement of all packets before `una`. Returns whether the last repair of
+    /// a gap was needless: its packet was late.
+    #[inline]
+    pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
+        let shortest = self.round_trip.shortest.map(Duration::from_nanos);
+        self.reordering.acknowledged(una, now, shortest)
     }
 
     /// Ends the back-off: the answer to a retransmission shows that others were lost, not late.
@@ -328,7 +370,7 @@ impl LossRecovery {
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
-            None => self.probe_at.min(self.timeout_at),
+            None => (self.probe_at.min(self.timeout_at)).min(self.reordering.deadline()),
         }
     }
 
@@ -340,6 +382,9 @@ impl LossRecovery {
             }
             self.rnr_until = None;
             return Expired::RnrOver;
+        }
+        if self.reordering.expire(now) {
+            return Expired::RepairGap;
         }
         if now >= self.timeout_at {
             if self.retries_left == 0 {
@@ -368,6 +413,7 @@ impl LossRecovery {
     pub(super) fn path_changed(&mut self) {
         self.round_trip = RoundTrip::default();
         self.backoff = 0;
+        self.reordering = Reordering::default();
     }
 
     /// Stops the timers and resets the counters and the round-trip estimate; the attributes stay.

@@ -408,6 +408,8 @@ impl Requester {
         }
         if cursor.psn.before(self.sent_end) {
             cx.counters.retransmitted += 1;
+            let end = next.psn;
+            self.recovery.retransmitted(end, self.sent_end);
         } else if is_answered {
             let spacing = self.window.packets() / SAMPLES_PER_WINDOW;
             self.recovery.measure(cursor.psn, spacing.max(1), now);
@@ -467,6 +469,11 @@ impl Requester {
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.recovery.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
+            Expired::RepairGap if self.has_gone_back() => {}
+            Expired::RepairGap => match self.scoreboard.executed() {
+                Some(executed) => self.repair_responses(cx, executed),
+                None => self.repair_gap(cx),
+            },
             Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;

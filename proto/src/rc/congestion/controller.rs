@@ -28,10 +28,8 @@ pub(super) trait Controller: Debug + Send {
     /// Reports a timeout without an answer.
     fn timed_out(&mut self, now: Time);
 
-    /// Reports that the last timeout was spurious: an answer to an earlier packet arrived after it.
-    ///
-    /// A descheduled peer is often late.
-    fn timeout_was_spurious(&mut self, now: Time);
+    /// Returns a copy, to which the window returns if the next reduction is spurious.
+    fn copy(&self) -> Box<dyn Controller>;
 
     /// Reduces the window to the base window: the connection was idle, so the window may exceed
     /// what the path carries now (RFC 7661).

@@ -34,7 +34,7 @@ const AFTER_OVERFLOW: f32 = 0.5;
 ///
 /// The window grows in each round trip below the target, and shrinks in proportion to the excess. A
 /// loss reduces it further if a queue explains the loss.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Delay {
     window: f32,
     sizes: Sizes,
@@ -47,8 +47,6 @@ pub(super) struct Delay {
     shortest: Shortest,
     /// Whether the last loss halved the window.
     has_halved: bool,
-    /// The window before a timeout that may be spurious.
-    before_timeout: Option<f32>,
 }
 
 impl Delay {
@@ -62,7 +60,6 @@ impl Delay {
             queued: Duration::ZERO,
             shortest: Shortest::default(),
             has_halved: false,
-            before_timeout: None,
         }
     }
 
@@ -114,7 +111,6 @@ impl Controller for Delay {
         let part = if overflow { AFTER_OVERFLOW } else { AFTER_LOSS };
         self.has_halved = overflow;
         self.shrink(part, MINIMUM_AFTER_LOSS);
-        self.before_timeout = None;
     }
 
     fn overflowed(&mut self) {
@@ -125,15 +121,12 @@ impl Controller for Delay {
     }
 
     fn timed_out(&mut self, _now: Time) {
-        self.before_timeout.get_or_insert(self.window);
         self.starting = false;
         self.window = 1.0;
     }
 
-    fn timeout_was_spurious(&mut self, _now: Time) {
-        if let Some(window) = self.before_timeout.take() {
-            self.window = self.window.max(window);
-        }
+    fn copy(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
     }
 
     fn was_idle(&mut self) {
@@ -146,7 +139,7 @@ impl Controller for Delay {
 }
 
 /// The shortest round trip of the last one or two intervals of `SHORTEST_LIFETIME`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Shortest {
     /// The minimum of the current interval, and of the one before.
     now: Option<Duration>,
@@ -267,12 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn timeout_leaves_one_packet_and_is_undone_if_spurious() {
+    fn timeout_leaves_one_packet() {
         let mut delay = after(20, SHORT);
         delay.timed_out(Time(1));
         assert_eq!(delay.window(), 1);
-        delay.timeout_was_spurious(Time(2));
-        assert_eq!(delay.window(), 64);
     }
 
     #[test]

@@ -155,6 +155,17 @@ pub(super) struct Window {
     recovery_point: Psn,
     /// The number of losses since one has reduced the window.
     losses: u32,
+    /// What last reduced the window, and the controller before that.
+    reduced: Option<(Reduction, Box<dyn Controller>)>,
+}
+
+/// What has reduced the window, which it may turn out to have done for nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reduction {
+    /// A gap.
+    Loss,
+    /// A timeout, the first of those without an answer in between.
+    Timeout,
 }
 
 /// The number of losses in a window that show an overflow. With 1% of random losses, 1 window of 64
@@ -177,6 +188,7 @@ impl Window {
             is_short_path: false,
             recovery_point: Psn::default(),
             losses: 0,
+            reduced: None,
         }
     }
 
@@ -270,6 +282,7 @@ impl Window {
         // The point is stale if it is after `sent_end`: PSNs have wrapped around half of their
         // space.
         if !una.before(point) || point.after(sent_end) {
+            self.reduced = Some((Reduction::Loss, self.controller.copy()));
             self.controller.lost(now);
             self.recovery_point = sent_end;
             self.losses = 1;
@@ -284,14 +297,42 @@ impl Window {
 
     /// Handles a timeout without an answer, with the packets before `sent_end` in flight.
     pub(super) fn timed_out(&mut self, now: Time, sent_end: Psn) {
+        if !matches!(self.reduced, Some((Reduction::Timeout, _))) {
+            self.reduced = Some((Reduction::Timeout, self.controller.copy()));
+        }
         self.controller.timed_out(now);
         self.update();
         self.recovery_point = sent_end;
     }
 
-    pub(super) fn timeout_was_spurious(&mut self, now: Time) {
-        self.controller.timeout_was_spurious(now);
-        self.update();
+    /// Restores the window after a timeout: an answer to an earlier packet arrived after it.
+    ///
+    /// A descheduled peer is often late.
+    pub(super) fn timeout_was_spurious(&mut self) {
+        self.undo(Reduction::Timeout);
+    }
+
+    /// Restores the window after a gap before `una`: its packet was late, not lost.
+    ///
+    /// If other packets of the window were lost, the window stays.
+    pub(super) fn loss_was_spurious(&mut self, una: Psn) {
+        if self.losses == 1 && self.undo(Reduction::Loss) {
+            self.recovery_point = una;
+        }
+    }
+
+    /// Restores the window if this has reduced it last. Returns whether it has.
+    #[cold]
+    fn undo(&mut self, reduction: Reduction) -> bool {
+        let undone = self.reduced.take_if(|(by, _)| *by == reduction);
+        if let Some((_, controller)) = undone
+            && controller.window() > self.controller.window()
+        {
+            self.controller = controller;
+            self.update();
+            return true;
+        }
+        false
     }
 
     /// Makes losses of packets before this PSN leave the window unchanged.
@@ -385,6 +426,41 @@ mod tests {
             window.acknowledged(Time(1 << 40), window.base(), window.base());
             assert_eq!(window.packets(), 2 * window.base());
             assert!(window.packets() < before);
+        }
+    }
+
+    #[test]
+    fn spurious_timeouts_are_undone() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 8, LONG, 1.0);
+            let before = window.packets();
+            window.timed_out(Time(1 << 40), Psn::new(100));
+            window.timed_out(Time(1 << 41), Psn::new(100));
+            assert_eq!(window.packets(), 1);
+            window.timeout_was_spurious();
+            assert_eq!(window.packets(), before);
+            window.timed_out(Time(1 << 42), Psn::new(200));
+            window.lost(Time(1 << 43), Psn::new(200), Psn::new(300));
+            window.timeout_was_spurious();
+            assert!(window.packets() < before);
+        }
+    }
+
+    #[test]
+    fn spurious_loss_is_undone_unless_others_were_lost() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 8, LONG, 1.0);
+            let before = window.packets();
+            let (now, end) = (Time(1 << 40), Psn::new(100));
+            window.lost(now, Psn::new(10), end);
+            window.loss_was_spurious(Psn::new(11));
+            assert_eq!(window.packets(), before);
+            window.lost(now, Psn::new(20), end);
+            let reduced = window.packets();
+            assert!(reduced < before);
+            window.lost(now, Psn::new(30), end);
+            window.loss_was_spurious(Psn::new(31));
+            assert_eq!(window.packets(), reduced);
         }
     }
 

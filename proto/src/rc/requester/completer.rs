@@ -9,7 +9,6 @@ use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
-use crate::time::Time;
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::work::{Payload, SendOp, WcStatus};
 
@@ -127,7 +126,9 @@ impl Requester {
             if self.recovery.waits_for_receiver() {
                 return self.fail_unsendable(cx, host);
             }
-            if self.recovery.is_duplicate_report(psn, cx.now) {
+            let is_known = self.recovery.is_duplicate_report(psn, cx.now)
+                || self.recovery.awaits_late_packet(psn);
+            if is_known {
                 return self.fail_unsendable(cx, host);
             }
             if !self.recovery.gap_without_progress() {
@@ -139,10 +140,19 @@ impl Requester {
         {
             return self.fail_unsendable(cx, host);
         }
-        self.recovery.gap_retransmitted(psn, cx.now);
+        let may_be_late = self.fast_retransmit.peer_keeps_requests()
+            && self.recovery.tolerates_gap(psn, self.sent_end, cx.now);
+        if !may_be_late {
+            self.repair_gap(cx);
+        }
+        self.fail_unsendable(cx, host)
+    }
+
+    /// Repairs the gap at `una` that the responder has reported.
+    pub(super) fn repair_gap(&mut self, cx: &mut Context<'_>) {
+        self.recovery.gap_repaired(self.una, self.sent_end, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.retransmit();
-        self.fail_unsendable(cx, host)
     }
 
     #[inline]
@@ -197,7 +207,12 @@ impl Requester {
     }
 
     /// Moves `una` to `reached`: everything before it is done.
-    fn done_until<H: Completions>(&mut self, cx: &mut Context<'_>, reached: Psn, host: &mut H) {
+    pub(super) fn done_until<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reached: Psn,
+        host: &mut H,
+    ) {
         let packets = reached.diff(self.una);
         if packets <= 0 {
             return;
@@ -213,10 +228,13 @@ impl Requester {
             .progressed(reached, self.window.base(), cx.now);
         self.read_probe = ReadProbe::None;
         self.scoreboard.progressed(reached);
+        if self.recovery.acknowledged(reached, cx.now) {
+            self.window.loss_was_spurious(reached);
+        }
         self.complete_done(cx, reached, host);
         self.requests.progressed(reached);
         if self.cursor.psn.before(reached) {
-            self.arrived_before_retransmission(cx.now);
+            self.arrived_before_retransmission();
         }
         if let Some(sample) = self.recovery.measured(reached, self.sent_end, cx.now) {
             self.window.round_trip(cx.now, sample);
@@ -229,12 +247,12 @@ impl Requester {
     /// Moves the cursor forward: packets that were sent before the requester went back have
     /// arrived.
     #[cold]
-    fn arrived_before_retransmission(&mut self, now: Time) {
+    fn arrived_before_retransmission(&mut self) {
         if self.back_for_gap {
             self.fast_retransmit.set_peer_keeps_requests();
             self.cursor = SendCursor::in_oldest(&self.queue, self.una);
         } else {
-            self.window.timeout_was_spurious(now);
+            self.window.timeout_was_spurious();
             self.undo_go_back();
         }
     }
@@ -326,8 +344,9 @@ impl Requester {
         self.fast_retransmit.acknowledged(psn.next());
         self.advance(cx, psn, host);
         if self.una != psn {
-            if let Some(data) = data {
-                self.keep_response(cx, psn, data, host);
+            let is_kept = data.is_some_and(|data| self.keep_response(cx, psn, data, host));
+            if !is_kept {
+                self.scoreboard.note_dropped(psn);
             }
             self.response_lost(cx, psn.next());
             return None;
