@@ -181,6 +181,7 @@ impl LossRecovery {
     }
 
     /// Starts the timers, unless they run, when a packet is sent.
+    #[inline]
     pub(super) fn sent(&mut self, now: Time) {
         self.sent_at = now;
         if self.probe_at == Time::NEVER {
@@ -219,6 +220,7 @@ impl LossRecovery {
 
     /// Starts to measure the round trip of a packet that the peer answers, unless that of one of
     /// the `spacing` packets before it is being measured.
+    #[inline]
     pub(super) fn measure(&mut self, psn: Psn, spacing: u32, now: Time) {
         let last = self.round_trip.timed.back();
         if last.is_none_or(|(last, _)| psn.diff(*last) >= spacing as i32) {
@@ -234,6 +236,7 @@ impl LossRecovery {
     /// Ends the measurements of packets before `una`, with all before `sent_end` sent.
     ///
     /// Returns the sample of the last of them, which waited the least for a common acknowledgement.
+    #[inline]
     pub(super) fn measured(
         &mut self,
         una: Psn,

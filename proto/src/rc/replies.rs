@@ -10,7 +10,7 @@ use crate::psn::Psn;
 use crate::service::Context;
 use crate::time::Time;
 use crate::wire::{
-    Aeth, Credits, Header, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, emit_ack,
+    ACK_LEN, Aeth, Credits, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, emit_ack,
     packet_len,
 };
 use std::collections::VecDeque;
@@ -242,46 +242,56 @@ impl Replies {
                 Some(count) => Credits::from_count(count),
                 None => Credits::INVALID,
             };
-            let (operation, syndrome, original) = match reply.answer {
-                Answer::Read(_) => match self.transmit_read(cx, credits, pacing, host, out) {
+            // Most answers are ACKs.
+            if reply.answer != Answer::Ack {
+                match self.transmit_other(cx, credits, pacing, host, out) {
                     Sent::All => continue,
                     sent => return sent,
-                },
-                Answer::Ack => (Operation::Ack, Syndrome::Ack(credits), None),
-                Answer::NotReady(timer) => (Operation::Ack, Syndrome::RnrNak(timer), None),
-                Answer::Nak(code) => (Operation::Ack, Syndrome::Nak(code), None),
-                Answer::SingleResponse { original, .. } => {
-                    let operation = match original {
-                        Some(_) => Operation::AtomicAck,
-                        None => Operation::ReadResponse,
-                    };
-                    (operation, Syndrome::Ack(credits), original)
-                }
-            };
-            let msn = reply.msn;
-            let bth = cx.bth(operation, Position::Only, Headers::empty(), reply.psn);
-            let aeth = Aeth { syndrome, msn };
-            let Some(packet) = out.stage(bth.headers_len()) else {
-                return Sent::Full;
-            };
-            match original {
-                None => emit_ack(&bth, aeth, packet),
-                Some(original) => {
-                    let header = Header::of(bth).with_aeth(aeth);
-                    header.with_atomic_ack(original).emit(packet);
                 }
             }
-            out.commit();
-            cx.counters.sent_packets += 1;
+            if !send_ack(cx, reply, Syndrome::Ack(credits), out) {
+                return Sent::Full;
+            }
             self.queue.pop_front();
         }
         Sent::All
     }
 
-    /// Sends responses to the READ whose answer is the oldest, and removes it after the last.
+    /// Sends the oldest answer, which is not an ACK.
     ///
     /// Not inlined: its registers and spills would be a part of the cost of an ACK.
     #[inline(never)]
+    fn transmit_other<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        credits: Credits,
+        pacing: &mut ResponsePacing,
+        memory: &M,
+        out: &mut T,
+    ) -> Sent {
+        let Some(reply) = self.queue.front() else {
+            return Sent::All;
+        };
+        let syndrome = match reply.answer {
+            Answer::Read(_) => return self.transmit_read(cx, credits, pacing, memory, out),
+            Answer::Ack | Answer::SingleResponse { .. } => Syndrome::Ack(credits),
+            Answer::NotReady(timer) => Syndrome::RnrNak(timer),
+            Answer::Nak(code) => Syndrome::Nak(code),
+        };
+        let has_room = match reply.answer {
+            Answer::SingleResponse { original, .. } => {
+                send_single_response(cx, reply, original, syndrome, out)
+            }
+            _ => send_ack(cx, reply, syndrome, out),
+        };
+        if !has_room {
+            return Sent::Full;
+        }
+        self.queue.pop_front();
+        Sent::All
+    }
+
+    /// Sends responses to the READ whose answer is the oldest, and removes it after the last.
     fn transmit_read<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -333,6 +343,53 @@ impl Answer {
     fn is_response(&self) -> bool {
         matches!(self, Answer::Read(_) | Answer::SingleResponse { .. })
     }
+}
+
+/// Sends an ACK or NAK. Returns false when the sink is full.
+///
+/// Inlined into the path of an ACK, whose syndrome is known there.
+#[inline(always)]
+fn send_ack<T: Transmit>(
+    cx: &mut Context<'_>,
+    reply: &Reply,
+    syndrome: Syndrome,
+    out: &mut T,
+) -> bool {
+    let bth = cx.bth(Operation::Ack, Position::Only, Headers::empty(), reply.psn);
+    let Some(packet) = out.stage(ACK_LEN) else {
+        return false;
+    };
+    let msn = reply.msn;
+    emit_ack(&bth, Aeth { syndrome, msn }, packet);
+    out.commit();
+    cx.counters.sent_packets += 1;
+    true
+}
+
+/// Sends the response to an atomic with its `original` value, or to an ATOMIC WRITE or FLUSH. Returns
+/// false when the sink is full.
+fn send_single_response<T: Transmit>(
+    cx: &mut Context<'_>,
+    reply: &Reply,
+    original: Option<u64>,
+    syndrome: Syndrome,
+    out: &mut T,
+) -> bool {
+    let operation = match original {
+        Some(_) => Operation::AtomicAck,
+        None => Operation::ReadResponse,
+    };
+    let mut header = cx.header(operation, Position::Only, Headers::empty(), reply.psn);
+    let msn = reply.msn;
+    header.aeth = Some(Aeth { syndrome, msn });
+    header.atomic_ack = original;
+    let Some(packet) = out.stage(header.len()) else {
+        return false;
+    };
+    header.emit(packet);
+    out.commit();
+    cx.counters.sent_packets += 1;
+    true
 }
 
 /// Sends the responses to a READ, beginning with PSN `next`, up to `end`.

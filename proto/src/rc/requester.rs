@@ -204,15 +204,15 @@ impl Requester {
             return true;
         }
         loop {
+            let cursor = self.cursor;
+            let Some(wqe) = self.queue.get(cursor.index) else {
+                return false;
+            };
             let is_blocked =
                 self.recovery.waits_for_receiver() || self.fast_retransmit.blocks_sending(self.una);
             if is_blocked || self.unsendable.is_some() {
                 return false;
             }
-            let cursor = self.cursor;
-            let Some(wqe) = self.queue.get(cursor.index) else {
-                return false;
-            };
             let is_new = cursor.index >= self.begun;
             if !cx.attr.state.initiates() || (is_new && cx.attr.state == QpState::Sqd) {
                 return false;
@@ -393,6 +393,7 @@ impl Requester {
     /// Records that the packet at `cursor` was sent, and that the position after it is `next`.
     ///
     /// `is_answered` is whether the peer answers the packet at once.
+    #[inline]
     fn sent(
         &mut self,
         cx: &mut Context<'_>,

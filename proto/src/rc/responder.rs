@@ -120,6 +120,7 @@ impl Responder {
     }
 
     /// The time at which [`Responder::expire`] is to be called.
+    #[inline]
     pub(super) fn deadline(&self) -> Time {
         self.out_of_order.deadline().min(self.paced_until)
     }

@@ -329,13 +329,16 @@ impl Header {
     }
 }
 
-/// Writes an ACK, a NAK or another packet of a BTH and an AETH only to the start of `out`.
+/// The length of an ACK or NAK without the ICRC, in bytes.
+pub(crate) const ACK_LEN: usize = Bth::LEN + Aeth::LEN;
+
+/// Writes an ACK or NAK to the start of `out`: a BTH and an AETH, and no payload.
 ///
 /// It equals that of a [`Header`] with these two, which has room for all extended headers and takes
 /// more instructions to make.
 ///
 /// # Panics
-/// When `out` is shorter than the two headers.
+/// When `out` is shorter than [`ACK_LEN`].
 #[inline]
 pub(crate) fn emit_ack(bth: &Bth, aeth: Aeth, out: &mut [u8]) {
     debug_assert_eq!(bth.opcode.info().headers, Headers::AETH);
