@@ -7,6 +7,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::release::succeed;
 
@@ -23,6 +25,9 @@ const HOST: [&str; 7] = [
 
 /// The address of this process's own network namespace, from which programs on hosts are launched.
 const LOGIN: &str = "192.0.2.100";
+
+/// The time that killed programs have to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A host.
 pub(super) struct Host {
@@ -147,7 +152,7 @@ impl Host {
         })
     }
 
-    /// Kills all processes of the host but the first.
+    /// Kills all processes of the host but the first, and waits until they hold no port any more.
     fn clear(&self) {
         let [nsenter, arguments @ ..] = self.words();
         let _ = Command::new(nsenter)
@@ -155,6 +160,29 @@ impl Host {
             .args(["sh", "-c", "kill -9 -1"])
             .stderr(Stdio::null())
             .status();
+        let deadline = Instant::now() + EXIT_TIMEOUT;
+        while self.has_others() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Returns whether a process of the host other than the first has not exited.
+    fn has_others(&self) -> bool {
+        let namespace = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
+        let here = namespace(&Path::new("/proc").join(self.first.to_string()));
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        here.is_some()
+            && processes
+                .filter(|process| process.file_name() != *self.first.to_string())
+                .any(|process| {
+                    // The first process does not reap orphans; a zombie has closed its files.
+                    let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+                    let state = stat
+                        .rsplit(") ")
+                        .next()
+                        .and_then(|rest| rest.chars().next());
+                    namespace(&process.path()) == here && !matches!(state, None | Some('Z' | 'X'))
+                })
     }
 
     fn ip(&self, words: &str) -> Result<(), String> {
