@@ -469,6 +469,49 @@ mod tests {
         ConnectOptions, RKey, RemoteAccess, RemoteRegion, SendRequest, WcStatus, WorkError,
     };
 
+    /// A protection domain without a device.
+    fn pd() -> Arc<driver::Pd> {
+        driver::Pd::new()
+    }
+
+    #[test]
+    fn threads_have_the_bytes_of_their_own_buffers_only() {
+        let pool = BufferPool::new(&pd(), 2, 100).unwrap();
+        let threads = [1, 2].map(|value| {
+            let pool = pool.clone();
+            std::thread::spawn(move || {
+                for _ in 0..4 {
+                    let mut buffer = pool.take().expect("one for each thread");
+                    buffer[..].fill(value);
+                    std::thread::yield_now();
+                    assert!(buffer.iter().all(|byte| *byte == value));
+                }
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn a_buffer_returns_the_vector_that_it_was_made_of() {
+        let mut buffer = LocalBuffer::from_vec(&pd(), b"hello".to_vec()).unwrap();
+        buffer[0] = b'j';
+        buffer.set_len(4).unwrap();
+        assert_eq!(buffer.into_vec(), b"jell");
+    }
+
+    #[test]
+    fn a_buffer_of_a_pool_outlives_the_pool() {
+        let pool = BufferPool::new(&pd(), 2, 8).unwrap();
+        let mut buffer = pool.take().unwrap();
+        drop(pool);
+        buffer.fill(b"hello").unwrap();
+        // A vector cannot be made of a part of the registration, so this is a copy.
+        assert_eq!(buffer.into_vec(), b"hello");
+    }
+
     #[test]
     fn a_peer_that_knows_the_key_has_no_rights() {
         let context = crate::device("urxe_lo").unwrap().open().unwrap();

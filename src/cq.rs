@@ -222,7 +222,7 @@ impl CompletionQueue {
                 .poll_each(1, |_, completion| oldest = Some(completion));
             let completion = oldest?;
             // A completion of a queue pair that is being dropped is discarded.
-            let Some(user) = users.get(&completion.qpn) else {
+            let Some(user) = users.get(completion.qpn) else {
                 continue;
             };
             let id = WorkId::from_driver(completion.wr_id);
@@ -569,7 +569,44 @@ impl AsRawFd for CompletionQueue {
 }
 
 /// The queue pairs that complete in a queue.
-type Users = HashMap<Qpn, Arc<Outstanding>, BuildHasherDefault<KeyHasher>>;
+#[derive(Debug, Default)]
+struct Users {
+    /// One of them, which is found without hashing. Most queues have no other.
+    one: Option<(Qpn, Arc<Outstanding>)>,
+    others: HashMap<Qpn, Arc<Outstanding>, BuildHasherDefault<KeyHasher>>,
+}
+
+impl Users {
+    #[inline]
+    fn get(&self, qpn: Qpn) -> Option<&Arc<Outstanding>> {
+        match &self.one {
+            Some((one, outstanding)) if *one == qpn => Some(outstanding),
+            _ => self.others.get(&qpn),
+        }
+    }
+
+    /// Adds a queue pair. It replaces one of the same number, which is being dropped.
+    fn insert(&mut self, qpn: Qpn, outstanding: Arc<Outstanding>) {
+        match &mut self.one {
+            Some((one, _)) if *one != qpn => {
+                self.others.insert(qpn, outstanding);
+            }
+            one => {
+                self.others.remove(&qpn);
+                *one = Some((qpn, outstanding));
+            }
+        }
+    }
+
+    fn remove(&mut self, qpn: Qpn) {
+        match &self.one {
+            Some((one, _)) if *one == qpn => self.one = None,
+            _ => {
+                self.others.remove(&qpn);
+            }
+        }
+    }
+}
 
 /// A completion and the work requests that it ends. Dropping it may deregister memory, so it must
 /// not be dropped while a lock is held.
@@ -613,7 +650,7 @@ impl Inner {
         let finished = batch.map(|completion| {
             let completion: work::Completion = completion?;
             let id = WorkId::from_driver(completion.wr_id);
-            let user = users.get(&completion.qpn)?;
+            let user = users.get(completion.qpn)?;
             let completed = user.complete(id, completion.status == WcStatus::Success)?;
             Some(Finished::new(user, &completion, completed))
         });
@@ -688,15 +725,39 @@ impl Drop for Reservation {
             let mut users = users.write().unwrap_or_else(PoisonError::into_inner);
             // Another queue pair may already use the number.
             if users
-                .get(qpn)
+                .get(*qpn)
                 .is_some_and(|user| Arc::ptr_eq(user, outstanding))
             {
-                users.remove(qpn);
+                users.remove(*qpn);
                 drop(users);
                 let discarded = self.cq.0.tasks.discard(|completion| completion.qpn == *qpn);
                 drop(discarded);
             }
         }
         *lock(&self.cq.0.reserved) -= self.room;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pairs_are_found_until_they_are_removed() {
+        let outstanding = || Arc::new(Outstanding::new(1, 1));
+        let numbers = [1, 2, 3].map(Qpn::new);
+        let mut users = Users::default();
+        for qpn in numbers {
+            users.insert(qpn, outstanding());
+        }
+        // The next queue pair takes the place of the first, and then its own number again.
+        users.remove(numbers[0]);
+        assert!(users.get(numbers[0]).is_none());
+        let replacement = outstanding();
+        users.insert(numbers[1], Arc::clone(&replacement));
+        assert!(Arc::ptr_eq(users.get(numbers[1]).unwrap(), &replacement));
+        assert!(users.get(numbers[2]).is_some());
+        users.remove(numbers[1]);
+        assert!(users.get(numbers[1]).is_none());
     }
 }

@@ -434,7 +434,8 @@ mod tests {
         for number in 1..=4 {
             tasks.add_unclaimed(number);
         }
-        assert_eq!(reader.woken(), 1);
+        // Twice if the two wakers of the task do not compare equal, as `will_wake` permits.
+        assert!((1..=2).contains(&reader.woken()));
         assert_eq!(tasks.discard(|number| *number == 2), [2]);
         assert_eq!(tasks.poll_unclaimed(&waker), Poll::Ready(1));
         assert_eq!(tasks.take_unclaimed(), Some(3));

@@ -32,7 +32,9 @@ mod ports;
 mod queues;
 mod scheduling;
 mod semaphore_queue;
-mod sync;
+// Public for the locks of the crate `urxe`, which no other program needs.
+#[doc(hidden)]
+pub mod sync;
 pub mod tables;
 
 pub use cm::gsi;

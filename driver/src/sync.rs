@@ -12,14 +12,14 @@ pub(crate) use std::sync::atomic::{
 /// A mutex that a panic does not poison: no panic leaves the data behind the driver's locks
 /// inconsistent. With the mutex of the standard library, a round trip of a small message takes 250
 /// instructions more, which are mostly tests for poisoning.
-pub(crate) type Mutex<T> = lock_api::Mutex<FutexLock, T>;
+pub type Mutex<T> = lock_api::Mutex<FutexLock, T>;
 
 /// The guard of a locked [`Mutex`].
-pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, FutexLock, T>;
+pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, FutexLock, T>;
 
 /// Locks a mutex.
 #[inline]
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Unlike `parking_lot`, it has no process-wide state. So in a forked child a lock works, unless a
 /// thread of the parent held it at the fork.
 #[derive(Debug)]
-pub(crate) struct FutexLock {
+pub struct FutexLock {
     state: AtomicU32,
 }
 
