@@ -10,6 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use urxe_net::thread;
 
 /// What a thread does while it waits for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,18 +48,9 @@ impl SemaphoreFd {
             Err(error) => Err(error.into()),
         }
     }
-}
 
-impl Semaphore for SemaphoreFd {
-    fn up(&self) {
-        if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
-            return;
-        }
-        // The write fails only if 2^64 events are queued.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    fn down(&self) {
+    /// Subtracts one from the value, if it is positive.
+    fn read(&self) {
         if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
             return;
         }
@@ -76,6 +68,22 @@ impl Semaphore for SemaphoreFd {
         {
             let _ = rustix::io::read(&self.0, &mut value);
         }
+    }
+}
+
+impl Semaphore for SemaphoreFd {
+    fn up(&self) {
+        thread::without_cancellation(|| {
+            if has_lost_descriptors() && !is_eventfd(self.0.as_fd()) {
+                return;
+            }
+            // The write fails only if 2^64 events are queued.
+            let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        });
+    }
+
+    fn down(&self) {
+        thread::without_cancellation(|| self.read());
     }
 }
 

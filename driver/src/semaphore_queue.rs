@@ -3,7 +3,8 @@
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use std::collections::VecDeque;
 
-/// A semaphore that counts queued entries, on which readers wait.
+/// A semaphore that counts queued entries, on which readers wait. Its functions are not
+/// cancellation points.
 pub(crate) trait Semaphore {
     /// Adds one.
     fn up(&self);

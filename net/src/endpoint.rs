@@ -276,6 +276,7 @@ impl Endpoint {
 
     /// The second half of [`Endpoint::recv`]: delivers or forwards what [`Endpoint::fill`] has
     /// received.
+    #[inline]
     pub fn deliver(&self, batch: &mut RecvBatch, mut f: impl FnMut(&Datagram<'_>)) {
         let mut deadline_moved = self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
@@ -298,7 +299,7 @@ impl Endpoint {
         &self,
         batch: &GroBatch<'_>,
         received: &mut Received<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
+        f: &mut dyn FnMut(&Datagram<'_>),
     ) -> bool {
         let mut are_foreign = false;
         let mut run: Option<Run> = None;
@@ -312,7 +313,7 @@ impl Endpoint {
                 self.forward(run.slot, &run.cut(batch, start), received, f);
             }
             match owner {
-                Owner::ThisProcess => received.deliver(&mut datagram, f),
+                Owner::ThisProcess => received.deliver(&mut datagram, &mut *f),
                 Owner::Other(slot) => {
                     run.get_or_insert(Run {
                         slot,
@@ -450,7 +451,7 @@ impl Endpoint {
         to: u8,
         run: &GroBatch<'_>,
         received: &mut Received<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
+        f: &mut dyn FnMut(&Datagram<'_>),
     ) {
         match self.shared.forward_batch(to, run) {
             Forwarded::NoProcess => {
@@ -472,13 +473,13 @@ impl Endpoint {
         &self,
         run: &GroBatch<'_>,
         received: &mut Received<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
+        f: &mut dyn FnMut(&Datagram<'_>),
     ) {
         for mut datagram in run.datagrams() {
             match self.owner(datagram.bytes) {
-                Owner::ThisProcess => received.deliver(&mut datagram, f),
+                Owner::ThisProcess => received.deliver(&mut datagram, &mut *f),
                 Owner::Other(_) if names_an_id(datagram.bytes) => {
-                    received.deliver(&mut datagram, f)
+                    received.deliver(&mut datagram, &mut *f)
                 }
                 _ => self.shared.counters().no_such_slot.add(1),
             }

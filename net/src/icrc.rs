@@ -62,7 +62,7 @@ impl SenderCache {
         SenderCache(vec![None; SENDERS])
     }
 
-    fn index(src: SocketAddr) -> usize {
+    fn index(src: &SocketAddr) -> usize {
         let ip = match src.ip() {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
             IpAddr::V6(ip) => ip.to_bits() as u64,
@@ -77,16 +77,16 @@ impl SenderCache {
     #[inline]
     pub(super) fn verify(
         &mut self,
-        src: SocketAddr,
+        src: &SocketAddr,
         dst: IpAddr,
         position: u16,
         bytes: &[u8],
     ) -> Result<Option<IpId>, IcrcError> {
         let entry = &mut self.0[Self::index(src)];
         let sender = match entry {
-            Some(sender) if sender.src == src && sender.dst == dst => sender,
+            Some(sender) if sender.src == *src && sender.dst == dst => sender,
             // The kernel does not mix address families on one socket, but a forwarded message may.
-            _ => entry.insert(Sender::new(src, dst).ok_or(IcrcError::Length(bytes.len()))?),
+            _ => entry.insert(Sender::new(*src, dst).ok_or(IcrcError::Length(bytes.len()))?),
         };
         let id = sender.verify(position, bytes)?;
         Ok(src.is_ipv4().then_some(id))
@@ -152,8 +152,8 @@ mod tests {
     use super::*;
 
     fn verify(senders: &mut SenderCache, packet: &[u8]) -> Result<Option<IpId>, IcrcError> {
-        let src = "192.0.2.1:49152".parse().unwrap();
-        senders.verify(src, [192, 0, 2, 2].into(), 0, packet)
+        let src: SocketAddr = "192.0.2.1:49152".parse().unwrap();
+        senders.verify(&src, [192, 0, 2, 2].into(), 0, packet)
     }
 
     #[test]

@@ -264,7 +264,7 @@ impl LinkListener {
                     break;
                 }
                 count += 1;
-                f(&link, message, bytes, state);
+                f(&link, &message, bytes, state);
             }
             if has_ended {
                 drop(link);

@@ -11,14 +11,26 @@ pub(super) const MESSAGE_SIZE: usize = (64 << 10) + 256;
 pub(super) struct Message {
     /// The sender; `None` for a Unix socket.
     pub(super) src: Option<SocketAddr>,
-    pub(super) tos: u8,
-    pub(super) ttl: u8,
-    /// The length of each datagram except the last; 0 when there is only one.
-    pub(super) segment: usize,
+    pub(super) controls: Controls,
     pub(super) len: usize,
     /// The message did not fit: the buffer holds only a part of it.
     pub(super) truncated: bool,
 }
+
+/// What the control messages of a message say.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Controls {
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
+    /// The length of each datagram except the last; 0 when there is only one.
+    pub(super) segment: usize,
+    /// The message carried descriptors, which are closed.
+    pub(super) had_descriptors: bool,
+}
+
+/// The length of the control messages of a datagram that arrives alone: type of service and time to
+/// live. In IPv4 and IPv6, each takes a header and a value of at most 8 bytes.
+const USUAL: usize = 2 * (size_of::<libc::cmsghdr>() + 8);
 
 /// The headers that recvmmsg(2) fills, and the names and control messages that they point to.
 ///
@@ -28,6 +40,9 @@ pub(super) struct MessageHeaders {
     pub(super) headers: Vec<libc::mmsghdr>,
     /// Owned here, and accessed through the headers only. They are never reallocated.
     _parts: (Vec<libc::iovec>, Vec<RawAddress>, Vec<Control>),
+    /// The last control messages of [`USUAL`] length, and what they say. Those of the next message
+    /// are usually the same, and comparing them costs less than reading them.
+    last: ([u8; USUAL], Controls),
 }
 
 // SAFETY: the raw pointers in the headers and iovecs point to heap memory that this value owns, or
@@ -66,6 +81,8 @@ impl MessageHeaders {
         MessageHeaders {
             headers: (0..iovecs.len()).map(header).collect(),
             _parts: (iovecs, names, controls),
+            // No control messages: the length of the first is 0.
+            last: ([0; USUAL], Controls::default()),
         }
     }
 
@@ -74,36 +91,39 @@ impl MessageHeaders {
     ///
     /// # Safety
     /// The last recvmmsg(2) must have filled the header, and `take` not been called for it since.
+    #[inline]
     pub(super) unsafe fn take(&mut self, index: usize) -> Message {
         let header = &mut self.headers[index];
-        let mut message = Message {
-            // For an unnamed Unix socket the kernel leaves the buffer unchanged.
-            src: match header.msg_hdr.msg_namelen {
-                0 => None,
-                // SAFETY: the name points to a live `RawAddress` (see `new`), which holds an
-                // address of the kernel's or its initial value, and no reference to it exists.
-                _ => unsafe { &*header.msg_hdr.msg_name.cast::<RawAddress>() }.ip(),
-            },
-            tos: 0,
-            ttl: 0,
-            segment: 0,
-            len: (header.msg_len as usize).min(MESSAGE_SIZE),
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        // For an unnamed Unix socket the kernel leaves the buffer unchanged.
+        let src = match header.msg_hdr.msg_namelen {
+            0 => None,
+            // SAFETY: the name points to a live `RawAddress` (see `new`), which holds an address of
+            // the kernel's or its initial value, and no reference to it exists.
+            _ => unsafe { &*header.msg_hdr.msg_name.cast::<RawAddress>() }.ip(),
         };
         // SAFETY: recvmmsg has filled the header, and it has not been modified since: this
         // function's contract, section Safety. So the length is that of the part of the control
         // buffer that holds control messages. The buffer lives as long as this value, and no
         // reference to it exists (see `new`).
         #[allow(clippy::unnecessary_cast, reason = "the length is a `u32` with musl")]
-        let controls = unsafe {
+        let list = unsafe {
             std::slice::from_raw_parts(
                 header.msg_hdr.msg_control.cast::<u8>(),
                 header.msg_hdr.msg_controllen as usize,
             )
         };
-        for_each_control(controls, |level, kind, value| {
-            message.apply_control(level, kind, value);
-        });
+        let controls = match <&[u8; USUAL]>::try_from(list) {
+            Ok(list) if *list == self.last.0 => self.last.1,
+            // SAFETY: the list is of the message that the last recvmmsg has stored with this
+            // header, and is read once: this function's contract, section Safety.
+            _ => unsafe { Controls::read(list, &mut self.last) },
+        };
+        let message = Message {
+            src,
+            controls,
+            len: (header.msg_len as usize).min(MESSAGE_SIZE),
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        };
         make_ready(&mut header.msg_hdr);
         message
     }
@@ -115,8 +135,33 @@ fn make_ready(header: &mut libc::msghdr) {
     header.msg_controllen = Control::SIZE as _;
 }
 
-impl Message {
-    fn apply_control(&mut self, level: i32, kind: i32, value: &[u8]) {
+impl Controls {
+    /// Reads the control messages of a message. Stores those of [`USUAL`] length in `last`.
+    ///
+    /// # Safety
+    /// The kernel must have stored `list` with a message, and nothing else may read it: the
+    /// descriptors in it are closed.
+    #[inline(never)]
+    unsafe fn read(list: &[u8], last: &mut ([u8; USUAL], Controls)) -> Controls {
+        let mut controls = Controls::default();
+        for_each_control(list, |level, kind, value| {
+            // SAFETY: `value` is part of `list`, see this function's section Safety.
+            unsafe { controls.apply(level, kind, value) };
+        });
+        // The same numbers of descriptors in another message are other descriptors.
+        if let Ok(list) = list.try_into()
+            && !controls.had_descriptors
+        {
+            *last = (list, controls);
+        }
+        controls
+    }
+
+    /// Reads one control message.
+    ///
+    /// # Safety
+    /// The kernel must have stored it with a message, and nothing else may read it.
+    unsafe fn apply(&mut self, level: i32, kind: i32, value: &[u8]) {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 self.tos = control_int(value) as u8;
@@ -128,8 +173,10 @@ impl Message {
                 self.segment = usize::try_from(control_int(value)).unwrap_or(0);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                // SAFETY: the kernel has installed these descriptors with this message. Only this
-                // call reads the message's control buffer, so nothing else owns them.
+                self.had_descriptors = true;
+                // SAFETY: the kernel has installed these descriptors with this message, and nothing
+                // else reads the control message, so nothing else owns them: this function's
+                // contract, section Safety.
                 unsafe { close_descriptors(value) };
             }
             _ => {}

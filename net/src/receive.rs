@@ -17,6 +17,7 @@ use crate::sync::lock;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use urxe_proto::icrc::IcrcError;
@@ -29,7 +30,8 @@ const MESSAGES: usize = 8;
 pub struct RecvBatch {
     buffers: Vec<u8>,
     headers: MessageHeaders,
-    messages: Vec<Message>,
+    /// The messages of the last receive whose metadata has not been read.
+    unread: Range<usize>,
     /// The number of messages that the next call requests.
     next_count: usize,
     /// The last receive may have moved the endpoint's deadline.
@@ -40,7 +42,7 @@ pub struct RecvBatch {
 impl fmt::Debug for RecvBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBatch")
-            .field("messages", &self.messages.len())
+            .field("unread", &self.unread)
             .finish_non_exhaustive()
     }
 }
@@ -58,7 +60,7 @@ impl RecvBatch {
         RecvBatch {
             headers: MessageHeaders::new(&mut buffers),
             buffers,
-            messages: Vec::with_capacity(MESSAGES),
+            unread: 0..0,
             next_count: 1,
             deadline_moved: false,
             state: InboundState {
@@ -79,9 +81,10 @@ impl RecvBatch {
         self.deadline_moved = moved;
     }
 
-    /// Receives into the batch. Returns the number of messages, 0 when there is none.
+    /// Receives into the batch. Returns the number of messages, 0 when there is none. Unless it
+    /// returns 0, the caller must call [`RecvBatch::parts`] before the next receive.
+    #[inline]
     pub(super) fn fill(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        self.messages.clear();
         let count = loop {
             // Not through the C library's function, which is a cancellation point and costs time.
             // SAFETY: the first `next_count` headers, at most `MESSAGES`, point to a name, an
@@ -115,10 +118,7 @@ impl RecvBatch {
             true => (2 * count).min(MESSAGES),
             false => count.max(self.next_count / 2),
         };
-        for index in 0..count {
-            // SAFETY: recvmmsg has just filled the first `count` headers.
-            self.messages.push(unsafe { self.headers.take(index) });
-        }
+        self.unread = 0..count;
         Ok(count)
     }
 
@@ -127,7 +127,8 @@ impl RecvBatch {
     #[inline]
     pub(super) fn parts(&mut self) -> (Messages<'_>, &mut InboundState) {
         let messages = Messages {
-            messages: self.messages.iter(),
+            headers: &mut self.headers,
+            unread: &mut self.unread,
             buffers: &self.buffers,
         };
         (messages, &mut self.state)
@@ -138,7 +139,7 @@ impl RecvBatch {
 pub(super) struct Arrival<'a> {
     src: SocketAddr,
     dst: LocalAddress,
-    message: &'a Message,
+    message: Message,
     pub(super) bytes: &'a [u8],
 }
 
@@ -146,7 +147,7 @@ impl<'a> Arrival<'a> {
     /// Whether the message is one datagram.
     #[inline]
     pub(super) fn is_single(&self) -> bool {
-        let segment = self.message.segment;
+        let segment = self.message.controls.segment;
         (segment == 0 || segment >= self.bytes.len()) && !self.bytes.is_empty()
     }
 
@@ -156,8 +157,8 @@ impl<'a> Arrival<'a> {
         Datagram {
             src: self.src,
             dst: self.dst,
-            tos: self.message.tos,
-            ttl: self.message.ttl,
+            tos: self.message.controls.tos,
+            ttl: self.message.controls.ttl,
             index: 0,
             first_of_batch: true,
             forwarded: false,
@@ -171,31 +172,52 @@ impl<'a> Arrival<'a> {
         GroBatch {
             src: self.src,
             dst: self.dst,
-            tos: self.message.tos,
-            ttl: self.message.ttl,
+            tos: self.message.controls.tos,
+            ttl: self.message.controls.ttl,
             first_index: 0,
-            segment: self.message.segment,
+            segment: self.message.controls.segment,
             bytes: self.bytes,
         }
     }
 }
 
-/// The received messages with their bytes.
+/// The received messages with their bytes. Dropping it reads those that are left: that closes the
+/// descriptors in them, and makes their headers ready.
 pub(super) struct Messages<'a> {
-    messages: std::slice::Iter<'a, Message>,
-    /// The buffers of these messages, [`MESSAGE_SIZE`] bytes each.
+    headers: &'a mut MessageHeaders,
+    unread: &'a mut Range<usize>,
+    /// A buffer for each header, [`MESSAGE_SIZE`] bytes each.
     buffers: &'a [u8],
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = (&'a Message, &'a [u8]);
+    type Item = (Message, &'a [u8]);
 
-    #[inline]
+    /// Reads the metadata of a message where it is needed, so that it is not copied.
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        let message = self.messages.next()?;
-        let (buffer, rest) = self.buffers.split_at_checked(MESSAGE_SIZE)?;
-        self.buffers = rest;
-        Some((message, &buffer[..message.len]))
+        let index = self.unread.next()?;
+        // SAFETY: the last recvmmsg has filled the headers in `unread`, and each leaves that range
+        // when it is taken.
+        let message = unsafe { self.headers.take(index) };
+        let at = index * MESSAGE_SIZE;
+        Some((message, &self.buffers[at..at + message.len]))
+    }
+}
+
+impl Drop for Messages<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.unread.start != self.unread.end {
+            self.discard();
+        }
+    }
+}
+
+impl Messages<'_> {
+    #[cold]
+    fn discard(&mut self) {
+        while self.next().is_some() {}
     }
 }
 
@@ -335,11 +357,12 @@ impl Inbound {
         &self,
         state: &mut InboundState,
         datagram: &mut Datagram<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
+        mut f: impl FnMut(&Datagram<'_>),
     ) {
-        match &self.faults {
-            None => self.verify(state, datagram, f),
-            Some(injector) => self.deliver_through_faults(injector, state, datagram, f),
+        if let Some(injector) = &self.faults {
+            self.deliver_through_faults(injector, state, datagram, &mut f);
+        } else if self.verify(state, datagram) {
+            f(datagram);
         }
     }
 
@@ -350,23 +373,33 @@ impl Inbound {
         injector: &Mutex<Injector<OwnedDatagram>>,
         state: &mut InboundState,
         datagram: &Datagram<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
+        f: &mut dyn FnMut(&Datagram<'_>),
     ) {
         let mut released = Vec::new();
         lock(injector).pass(datagram.into(), clock::now(), &mut |p| released.push(p));
-        for datagram in &released {
-            self.verify(state, &mut datagram.datagram(), f);
+        self.deliver_released(state, &released, f);
+    }
+
+    /// Calls `f` with each datagram that the fault injector has released and whose ICRC is correct.
+    fn deliver_released(
+        &self,
+        state: &mut InboundState,
+        released: &[OwnedDatagram],
+        f: &mut dyn FnMut(&Datagram<'_>),
+    ) {
+        for datagram in released {
+            let mut datagram = datagram.datagram();
+            if self.verify(state, &mut datagram) {
+                f(&datagram);
+            }
         }
     }
 
-    /// Verifies the ICRC of a datagram, captures it, and calls `f` if the ICRC is correct.
-    fn verify(
-        &self,
-        state: &mut InboundState,
-        datagram: &mut Datagram<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
-    ) {
-        let (src, dst) = (datagram.src, datagram.dst.ip());
+    /// Verifies the ICRC of a datagram, sets its identification, counts and captures it. Returns
+    /// whether the ICRC is correct.
+    #[inline(always)]
+    fn verify(&self, state: &mut InboundState, datagram: &mut Datagram<'_>) -> bool {
+        let (src, dst) = (&datagram.src, datagram.dst.ip());
         let verdict = (state.senders).verify(src, dst, datagram.index, datagram.bytes);
         datagram.ip_id = verdict.unwrap_or(None);
         if self.capture.is_active() {
@@ -376,9 +409,12 @@ impl Inbound {
             Ok(_) => {
                 state.tally.datagrams += 1;
                 state.tally.bytes += datagram.bytes.len() as u64;
-                f(datagram);
+                true
             }
-            Err(error) => self.drop_invalid(datagram, &error),
+            Err(error) => {
+                self.drop_invalid(datagram, &error);
+                false
+            }
         }
     }
 
@@ -410,6 +446,7 @@ impl Inbound {
 
     /// Counts the datagrams delivered since the last call, and writes the capture. To be called
     /// after each batch.
+    #[inline]
     pub(super) fn finish(&self, state: &mut InboundState) {
         let ReceiveCounts { datagrams, bytes } = std::mem::take(&mut state.tally);
         if datagrams > 0 {
@@ -430,16 +467,14 @@ impl Inbound {
         &self,
         now: Time,
         batch: &mut RecvBatch,
-        f: &mut impl FnMut(&Datagram<'_>),
+        f: &mut dyn FnMut(&Datagram<'_>),
     ) {
         let Some(injector) = &self.faults else {
             return;
         };
         let mut released = Vec::new();
         lock(injector).release(now, &mut |p| released.push(p));
-        for datagram in &released {
-            self.verify(&mut batch.state, &mut datagram.datagram(), f);
-        }
+        self.deliver_released(&mut batch.state, &released, f);
         self.finish(&mut batch.state);
     }
 }
@@ -455,7 +490,7 @@ pub(super) struct Received<'a> {
 
 impl<'a> Received<'a> {
     /// Returns the next message. Truncated messages are counted and skipped.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_arrival(&mut self) -> Option<Arrival<'a>> {
         loop {
             let (message, bytes) = self.messages.next()?;
@@ -472,16 +507,14 @@ impl<'a> Received<'a> {
     }
 
     /// See [`Inbound::deliver`].
-    pub(super) fn deliver(
-        &mut self,
-        datagram: &mut Datagram<'_>,
-        f: &mut impl FnMut(&Datagram<'_>),
-    ) {
+    #[inline]
+    pub(super) fn deliver(&mut self, datagram: &mut Datagram<'_>, f: impl FnMut(&Datagram<'_>)) {
         self.inbound.deliver(self.state, datagram, f);
     }
 }
 
 impl Drop for Received<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.inbound.finish(self.state);
     }
@@ -490,6 +523,11 @@ impl Drop for Received<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message_headers::Controls;
+    use crate::sys::ControlList;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
 
     fn batch(bytes: &[u8], segment: usize) -> GroBatch<'_> {
         GroBatch {
@@ -516,22 +554,78 @@ mod tests {
         assert_eq!(batch(&[], 0).datagrams().count(), 0);
     }
 
+    /// Sends a byte with eight copies of `fd`: their control message is as long as those of a
+    /// datagram that arrives alone.
+    fn send_copies(socket: &UnixDatagram, fd: BorrowedFd<'_>) {
+        let mut list = ControlList::new();
+        // The kernel merges these.
+        for _ in 0..4 {
+            list.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, [fd.as_raw_fd(); 2]);
+        }
+        let mut zero = [0_u8; 1];
+        let byte = libc::iovec {
+            iov_base: zero.as_mut_ptr().cast(),
+            iov_len: 1,
+        };
+        // SAFETY: zeroes are a valid `msghdr`: it consists of integers and raw pointers.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = (&raw const byte).cast_mut();
+        header.msg_iovlen = 1;
+        let (control, len) = list.as_list();
+        header.msg_control = control;
+        header.msg_controllen = len as _;
+        // SAFETY: the header points to a byte and a list of control messages, which live through
+        // the call, and has their lengths.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, 0) };
+        assert_eq!(sent, 1);
+    }
+
+    #[test]
+    fn descriptors_of_each_message_are_closed() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
+        let mut batch = RecvBatch::new();
+        // Of two messages the kernel gives the descriptors the same numbers.
+        for _ in 0..2 {
+            send_copies(&near, writer.as_fd());
+            assert_eq!(batch.fill(far.as_fd()).unwrap(), 1);
+            let (mut messages, _) = batch.parts();
+            let (message, bytes) = messages.next().unwrap();
+            assert_eq!((message.src, bytes.len()), (None, 1));
+        }
+        send_copies(&near, writer.as_fd());
+        assert_eq!(batch.fill(far.as_fd()).unwrap(), 1);
+        // This one is not read.
+        drop(batch.parts());
+        drop(writer);
+        let mut fds = [PollFd::new(&reader, PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1);
+        assert!(fds[0].revents().contains(PollFlags::HUP));
+    }
+
     #[test]
     fn single_datagram_is_that_of_the_split_batch() {
         let bytes: Vec<u8> = (0..=255).collect();
         for segment in [0, 100, 255, 256, 1000] {
             let message = Message {
                 src: None,
-                tos: 1,
-                ttl: 64,
-                segment,
+                controls: Controls {
+                    tos: 1,
+                    ttl: 64,
+                    segment,
+                    ..Controls::default()
+                },
                 len: bytes.len(),
                 truncated: false,
             };
             let arrival = Arrival {
                 src: "192.0.2.1:49152".parse().unwrap(),
                 dst: LocalAddress::new([192, 0, 2, 2].into(), 0),
-                message: &message,
+                message,
                 bytes: &bytes,
             };
             let parts: Vec<_> = arrival.batch().datagrams().collect();

@@ -3,7 +3,7 @@
 //! The functions that wait for an event are cancellation points, as in rdma-core; the others are
 //! not (`docs/THREADS.md`). glibc cancels a thread by a forced unwind of its stack. That unwind
 //! must not cross a frame that catches panics or has a destructor to run. Every function therefore
-//! runs with cancellation disabled. The waiting functions sleep in [`wait`]: a frame of plain data,
+//! runs with cancellation disabled where it may reach a cancellation point. The waiting functions sleep in [`wait`]: a frame of plain data,
 //! where the caller's cancellation state applies. The C library's functions are declared `C-unwind`
 //! here; with plain `C` the forced unwind would abort the process.
 
@@ -12,7 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use libc::{nfds_t, pollfd};
-use urxe_driver::waiting::{Sleep, Waiting};
+use urxe_driver::waiting::Waiting;
 
 use super::entry;
 use super::errno::{self, Errno};
@@ -46,6 +46,10 @@ unsafe extern "C-unwind" {
 /// over. The thread may be cancelled on entry, and while it sleeps between two steps; the step
 /// function is then dropped and no event is lost. `begin` is `Copy`, so this frame has nothing to
 /// drop.
+///
+/// `begin` and the first step run with cancellation enabled: disabling it would be a large part of
+/// their cost. They must reach no cancellation point, except within
+/// [`thread::without_cancellation`](urxe_net::thread::without_cancellation).
 pub(super) fn wait<F>(name: &'static str, begin: impl FnOnce() -> Result<F, Errno> + Copy) -> c_int
 where
     F: FnMut(&mut Waiting) -> Result<bool, Errno>,
@@ -55,20 +59,24 @@ where
     unsafe { pthread_testcancel() };
     let mut place = MaybeUninit::<(Waiting, F)>::uninit();
     let wait = place.as_mut_ptr();
-    let mut sleep = Sleep::for_milliseconds(0);
-    // Usually an event is already pending, and the first step ends the wait without the copy to
-    // `place`.
-    let stepped = entry::number::<c_int>(name, || {
-        let (mut waiting, mut step) = (Waiting::new(), begin()?);
-        let done = step(&mut waiting)?;
-        if !done {
-            sleep = waiting.sleep();
-            // SAFETY: `wait` points to `place`, which has room for the pair and is aligned for it.
-            unsafe { wait.write((waiting, step)) };
-        }
-        Ok(done.into())
+    let mut has_begun = false;
+    let stepped = entry::short_number::<c_int>(name, || {
+        let step = begin()?;
+        // SAFETY: `wait` points to `place`, which has room for the pair and is aligned for it. No
+        // other reference to it exists.
+        let (waiting, step) = unsafe {
+            wait.write((Waiting::new(), step));
+            &mut *wait
+        };
+        has_begun = true;
+        step(waiting).map(c_int::from)
     });
     if stepped != PENDING {
+        if has_begun {
+            let code = errno::last();
+            end::<F>(wait.cast());
+            errno::set(code);
+        }
         return status_of(stepped);
     }
     let mut buffer = MaybeUninit::<CleanupBuffer>::uninit();
@@ -78,10 +86,13 @@ where
     unsafe { _pthread_cleanup_push(buffer.as_mut_ptr(), end::<F>, wait.cast()) };
     let mut is_over = false;
     let stepped = loop {
-        let (fds, timeout) = sleep.arguments();
-        // SAFETY: `fds` is a live slice and its own length is passed. If `poll` unwinds, this frame
-        // has nothing to drop.
-        let polled = unsafe { poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
+        // SAFETY: the pair at `wait` is initialized, and no other reference to it exists. `fds` is
+        // a slice in it and its own length is passed. If `poll` unwinds, this frame has nothing to
+        // drop; the handler drops the pair after that.
+        let polled = unsafe {
+            let (fds, timeout) = (*wait).0.sleep();
+            poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout)
+        };
         let code = errno::last();
         let stepped = entry::number::<c_int>(name, || {
             let polled = match polled {
@@ -92,11 +103,10 @@ where
             // no other reference to it exists.
             let (waiting, step) = unsafe { &mut *wait };
             let done = waiting
-                .woke(polled, &sleep)
+                .woke(polled)
                 .map_err(Errno::from)
                 .and_then(|()| step(waiting));
             if let Ok(false) = done {
-                sleep = waiting.sleep();
                 return Ok(PENDING);
             }
             is_over = true;
@@ -125,11 +135,12 @@ fn status_of(stepped: c_int) -> c_int {
     stepped.min(0)
 }
 
-/// Drops the state of a wait: the thread's cleanup handler.
+/// Drops the state of a wait, with cancellation disabled. This is also the thread's cleanup
+/// handler.
 extern "C" fn end<F>(wait: *mut c_void) {
     entry::value("the end of a wait", (), || {
-        // SAFETY: the handler runs once, with the pointer that `wait` registered, which points to
-        // an initialized pair.
+        // SAFETY: `wait` calls this once, or registers it as the handler, which runs once. In both
+        // cases the pointer is to an initialized pair.
         unsafe { wait.cast::<(Waiting, F)>().drop_in_place() };
     });
 }

@@ -5,6 +5,7 @@ use std::ptr;
 
 use urxe_driver::events::{AsyncEvent, AsyncEvents, EventObject};
 use urxe_driver::waiting::Waiting;
+use urxe_net::thread;
 
 use super::cancellation;
 use super::cq::{cq_handle, queue_of};
@@ -66,7 +67,8 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
             return Err(Errno(libc::EINVAL));
         }
         Ok(move |waiting: &mut Waiting| {
-            let Some(next) = events.step(waiting, deliver)? else {
+            let next = thread::without_cancellation(|| events.step(waiting, deliver))?;
+            let Some(next) = next else {
                 return Ok(false);
             };
             // SAFETY: `event` is non-null (checked above) and writable: the caller's contract,

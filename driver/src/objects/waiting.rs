@@ -2,7 +2,8 @@
 //!
 //! The caller of a step does the sleeping. So the C ABI can sleep at a cancellation point, in a
 //! frame that has nothing to drop: pthread_cancel(3) unwinds the stack by force, which a frame with
-//! destructors does not survive. All other code runs with cancellation disabled.
+//! destructors does not survive. Other code runs with cancellation disabled, or reaches no
+//! cancellation point.
 
 use crate::event_queue::{EventQueue, WaitStrategy};
 use crate::path::{self, Waiter};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use urxe_net::thread;
 
 /// The wait of one thread, from its first step to the event.
 #[derive(Debug)]
@@ -28,8 +30,8 @@ pub struct Waiting {
 }
 
 /// The arguments of poll(2) for a thread that sleeps.
-#[derive(Clone, Copy, Debug)]
-pub struct Sleep {
+#[derive(Debug)]
+struct Sleep {
     /// The first one is the descriptor of the queue.
     fds: [libc::pollfd; 2],
     count: usize,
@@ -47,18 +49,12 @@ impl Sleep {
     }
 
     /// Sleeps for `time` milliseconds.
-    pub fn for_milliseconds(time: libc::c_int) -> Self {
+    fn for_milliseconds(time: libc::c_int) -> Self {
         Sleep {
             fds: [reads(-1); 2],
             count: 0,
             timeout: time,
         }
-    }
-
-    /// Returns the descriptors to poll, and the timeout in milliseconds; -1 means none.
-    #[inline]
-    pub fn arguments(&mut self) -> (&mut [libc::pollfd], libc::c_int) {
-        (&mut self.fds[..self.count], self.timeout)
     }
 }
 
@@ -88,9 +84,16 @@ impl Waiting {
         }
     }
 
-    /// Returns how the thread sleeps before its next step.
-    pub fn sleep(&self) -> Sleep {
-        self.sleep
+    /// Returns the descriptors that the thread polls before its next step, and the timeout in
+    /// milliseconds; -1 means none.
+    #[inline]
+    pub fn sleep(&mut self) -> (&mut [libc::pollfd], libc::c_int) {
+        let Sleep {
+            fds,
+            count,
+            timeout,
+        } = &mut self.sleep;
+        (&mut fds[..*count], *timeout)
     }
 
     /// Makes the next sleep take this long, whether or not an event arrives.
@@ -112,19 +115,19 @@ impl Waiting {
         }
     }
 
-    /// Records how the sleep ended: the result of poll(2), and the descriptors in `slept` that it
-    /// wrote.
+    /// Records how the sleep ended: the result of poll(2) on [`Waiting::sleep`].
     ///
     /// # Errors
     /// `Interrupted` when a signal ended a sleep that it would also end if it were a read(2); other
     /// errors of poll(2).
     #[inline]
-    pub fn woke(&mut self, polled: io::Result<()>, slept: &Sleep) -> io::Result<()> {
+    pub fn woke(&mut self, polled: io::Result<()>) -> io::Result<()> {
         self.has_slept = true;
         match polled {
             Ok(()) => {
-                self.may_have_event = slept.fds[0].revents != 0;
-                if slept.fds[1].revents & libc::POLLNVAL != 0
+                let [queue, sockets] = &self.sleep.fds;
+                self.may_have_event = queue.revents != 0;
+                if sockets.revents & libc::POLLNVAL != 0
                     && let Some(waiter) = self.waiter.take()
                 {
                     waiter.lost_sockets();
@@ -142,8 +145,7 @@ impl Waiting {
     /// # Errors
     /// See [`Waiting::woke`].
     pub fn sleep_here(&mut self) -> io::Result<()> {
-        let mut sleep = self.sleep;
-        let (fds, timeout) = sleep.arguments();
+        let (fds, timeout) = self.sleep();
         // SAFETY: poll(2) needs `fds.len()` writable `pollfd`s: `fds` is a mutable slice of that
         // length, and lives through the call.
         let polled = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
@@ -151,7 +153,7 @@ impl Waiting {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         };
-        self.woke(polled, &sleep)
+        self.woke(polled)
     }
 }
 
@@ -183,8 +185,10 @@ impl<T> EventQueue<T> {
     }
 
     /// Executes one step of [`EventQueue::next_with`]. Returns `None` when there is no event yet:
-    /// the thread then sleeps in [`Waiting::sleep`], calls [`Waiting::woke`], and takes the next
-    /// step.
+    /// the thread then sleeps as [`Waiting::sleep`] says, calls [`Waiting::woke`], and takes the
+    /// next step.
+    ///
+    /// The thread may be cancelled in the first step: no cancellation point is reached.
     ///
     /// # Errors
     /// See [`EventQueue::next`].
@@ -202,7 +206,7 @@ impl<T> EventQueue<T> {
                     return Err(Errno::AGAIN.into());
                 }
                 path::get().flush_deferred();
-                path::get().drive();
+                thread::without_cancellation(|| path::get().drive());
                 waiting.has_driven = true;
                 return self.step(waiting, take);
             }
@@ -216,7 +220,7 @@ impl<T> EventQueue<T> {
                 let announced = self.announce();
                 let has_worked = match waiting.has_slept {
                     true => waiter.drive(),
-                    false => waiter.drive_before_sleep(),
+                    false => thread::without_cancellation(|| waiter.drive_before_sleep()),
                 };
                 // After each batch the thread checks its own queue, since packets for other objects
                 // may never stop.

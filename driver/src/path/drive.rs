@@ -14,25 +14,24 @@ impl Engine {
     /// Receives one batch from each socket, and runs timers and pending work, once. True when there
     /// was any.
     pub fn drive(&self) -> bool {
-        let Some(network) = self.usable_network() else {
-            return false;
-        };
-        let guard = PanicGuard(self);
-        let received_at = self.receive_all(network, Caller::Other);
-        let now = received_at.unwrap_or_else(urxe_net::now);
-        let worked = received_at.is_some() | self.run_due(network, now);
-        guard.end();
-        worked
+        self.drive_as(Caller::Other, None)
     }
 
     /// [`Engine::drive`] for a poll of the program that began at `now`. Disables cancellation of
     /// the thread where there is work.
     pub(super) fn drive_in_poll(&self, now: Time) -> bool {
+        self.drive_as(Caller::Poll, Some(now))
+    }
+
+    /// Receives, and runs timers and pending work, once. `begun` is the present time, if the caller
+    /// knows it.
+    fn drive_as(&self, caller: Caller, begun: Option<Time>) -> bool {
         let Some(network) = self.usable_network() else {
             return false;
         };
         let guard = PanicGuard(self);
-        let received_at = self.receive_all(network, Caller::Poll);
+        let received_at = self.receive_all(network, caller);
+        let now = received_at.or(begun).unwrap_or_else(urxe_net::now);
         let worked = received_at.is_some() | self.run_due(network, now);
         guard.end();
         worked

@@ -338,6 +338,12 @@ impl OutOfOrder {
         }
     }
 
+    /// Whether no request is queued, and none is known to have been dropped.
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.queue.is_empty() && self.dropped.is_none()
+    }
+
     /// Whether a request after `expected` is known to have been sent, in the queue or dropped.
     ///
     /// A dropped request counts once: the requester is informed by the NAK that follows.

@@ -167,7 +167,10 @@ impl Responder {
         }
         let outcome = self.handle_expected(cx, packet, host);
         if outcome == Outcome::Continue && self.nak_state == NakState::None {
-            self.close_gap(cx, host)
+            match self.out_of_order.is_clear() {
+                true => outcome,
+                false => self.close_gap(cx, host),
+            }
         } else {
             self.out_of_order.clear();
             outcome
@@ -201,6 +204,7 @@ impl Responder {
     }
 
     /// Executes the queued requests up to the next gap, after the missing one has arrived.
+    #[cold]
     fn close_gap<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         let mut outcome = Outcome::Continue;
         let mut has_progressed = false;
@@ -225,6 +229,7 @@ impl Responder {
     }
 
     /// Executes the request with the expected PSN, or rejects it.
+    #[inline(always)]
     fn handle_expected<H: Host>(
         &mut self,
         cx: &mut Context<'_>,

@@ -100,7 +100,7 @@ impl Bth {
     /// # Errors
     /// [`ParseError`] when `bytes` are too short, the transport version is not 0, or the opcode is
     /// not in the table.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let Ok((raw, rest)) = Raw::ref_from_prefix(bytes) else {
             return Err(ParseError::TooShort { have: bytes.len() });

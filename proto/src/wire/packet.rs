@@ -378,17 +378,6 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
-/// A packet that [`Packet::read`] replaces.
-impl Default for Packet<'_> {
-    #[inline]
-    fn default() -> Self {
-        Packet {
-            header: Header::new(Opcode::RcAck, Qpn::new(0), Psn::new(0)),
-            payload: &[],
-        }
-    }
-}
-
 impl<'a> Packet<'a> {
     /// Parses a packet: all of `bytes`, from the BTH to the end of the pad, without the ICRC.
     ///
@@ -399,22 +388,26 @@ impl<'a> Packet<'a> {
     /// The first [`ParseError`] found. Such a packet must be dropped.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
-        let mut packet = Packet::default();
-        packet.read(bytes)?;
-        Ok(packet)
+        Self::parse_then(bytes, |packet| *packet)
     }
 
-    /// Replaces the packet by that in `bytes`, as [`Packet::parse`] does, without a copy. On an
-    /// error it is unspecified.
+    /// Parses a packet like [`Packet::parse`], and returns what `f` returns for it. The packet is
+    /// not copied, which would take as long as parsing it.
     ///
     /// # Errors
     /// See [`Packet::parse`].
-    #[inline]
-    pub fn read(&mut self, bytes: &'a [u8]) -> Result<(), ParseError> {
+    #[inline(always)]
+    pub fn parse_then<R>(
+        bytes: &'a [u8],
+        f: impl FnOnce(&Packet<'a>) -> R,
+    ) -> Result<R, ParseError> {
         let (bth, rest) = Bth::parse(bytes)?;
-        self.header = Header::of(bth);
-        let rest = self.header.parse_extended(rest)?;
         let opcode = bth.opcode;
+        let mut packet = Packet {
+            header: Header::of(bth),
+            payload: &[],
+        };
+        let rest = packet.header.parse_extended(rest)?;
         if !bytes.len().is_multiple_of(ALIGNMENT) {
             return Err(ParseError::Unaligned(bytes.len()));
         }
@@ -432,8 +425,8 @@ impl<'a> Packet<'a> {
                 have: rest.len(),
             });
         };
-        self.payload = &rest[..len];
-        Ok(())
+        packet.payload = &rest[..len];
+        Ok(f(&packet))
     }
 
     /// The length on the wire from the BTH to the end of the pad, in bytes.

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use urxe_driver::waiting::Waiting;
+use urxe_net::thread;
 
 use super::address;
 use super::channel::channel_of;
@@ -113,18 +114,22 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
     cancellation::wait("rdma_get_request", || {
-        // SAFETY: `listen` is null or a live identifier: this function's contract, section Safety.
-        let identifier = unsafe { id_of(listen) }?;
-        if !identifier.lock().synchronous || id.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        // SAFETY: `listen` is live, and `id_of` rejected null: this function's contract, section
-        // Safety. Its channel is read through a raw pointer.
-        let channel = unsafe {
-            id::forget_event(listen);
-            channel_of((&raw const (*listen).channel).read())?
+        let begin = || {
+            // SAFETY: `listen` is null or a live identifier: this function's contract, section
+            // Safety.
+            let identifier = unsafe { id_of(listen) }?;
+            if !identifier.lock().synchronous || id.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
+            // SAFETY: `listen` is live, and `id_of` rejected null: this function's contract,
+            // section Safety. Its channel is read through a raw pointer.
+            unsafe {
+                id::forget_event(listen);
+                channel_of((&raw const (*listen).channel).read())
+            }
         };
-        Ok(move |waiting: &mut Waiting| {
+        let channel = thread::without_cancellation(begin)?;
+        let step = move |waiting: &mut Waiting| {
             let Some(event) = event::step(&channel, waiting)? else {
                 return Ok(false);
             };
@@ -142,7 +147,8 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
                 entry::write(id, new_id)?;
             }
             Ok(true)
-        })
+        };
+        Ok(move |waiting: &mut Waiting| thread::without_cancellation(|| step(waiting)))
     })
 }
 

@@ -9,6 +9,7 @@ use urxe_driver::cm::multicast::Group;
 use urxe_driver::cm::{Event, EventChannel, EventKind};
 use urxe_driver::path;
 use urxe_driver::waiting::Waiting;
+use urxe_net::thread;
 
 use super::channel::channel_of;
 use super::held_event::{EventState, acknowledge};
@@ -324,7 +325,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let channel = channel_of(channel);
+        let channel = thread::without_cancellation(|| channel_of(channel));
         let mut has_waited = false;
         Ok(move |waiting: &mut Waiting| {
             // An application that exits may have destroyed the channel while one of its threads is
@@ -337,7 +338,8 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
                 waiting.sleep_for(EXIT_SLEEP_MS);
                 return Ok(false);
             }
-            let Some(next) = step(channel.as_ref().map_err(|error| *error)?, waiting)? else {
+            let channel = channel.as_ref().map_err(|error| *error)?;
+            let Some(next) = thread::without_cancellation(|| step(channel, waiting))? else {
                 return Ok(false);
             };
             // SAFETY: `event` is valid for writing a pointer: this function's contract, section

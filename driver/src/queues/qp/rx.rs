@@ -65,6 +65,7 @@ impl<'a> Incoming<'a> {
 
     /// Handles a packet. Returns true when it was a WRITE that was executed without a completion
     /// for the application.
+    #[inline(always)]
     pub(crate) fn handle(
         &mut self,
         now: Time,

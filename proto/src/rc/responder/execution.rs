@@ -12,6 +12,7 @@ use crate::work::{Extra, MAX_MESSAGE, WcOpcode, WcStatus};
 
 impl Responder {
     /// Executes a request whose PSN is the expected one.
+    #[inline(always)]
     pub(super) fn execute<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -46,6 +47,7 @@ impl Responder {
         }
     }
 
+    #[inline(always)]
     fn send<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -259,6 +261,7 @@ impl Responder {
     }
 
     /// Accepts a packet of a SEND or WRITE, and acknowledges it if requested.
+    #[inline]
     fn accept(&mut self, header: &Header) {
         if header.bth.ack_req {
             self.replies.ack(self.expected, self.msn);
