@@ -27,7 +27,11 @@ impl Engine {
             blocked_on,
             coalesced,
             acks_delayed,
+            timed_out,
         } = effects;
+        if let Some(timed_out) = timed_out {
+            self.mtu_check.timed_out(&timed_out, &self.counters);
+        }
         if coalesced > 0 {
             self.counters.coalesced_sends.add(u64::from(coalesced));
         }
