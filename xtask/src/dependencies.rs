@@ -36,9 +36,10 @@ const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Packages that exist in several versions, with the reason. An unused entry is an error.
 const DUPLICATES: &[(&str, &str)] = &[
+    ("cpufeatures", "rpm uses version 0.2, rand version 0.3"),
     (
         "itertools",
-        "criterion uses version 0.13, ratatui version 0.14",
+        "criterion uses version 0.13, ratatui version 0.14, rpm version 0.15",
     ),
     (
         "shlex",

@@ -4,9 +4,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::products::Products;
+use super::products::{Products, is_musl};
 use super::tree;
-use crate::release::{PRODUCTS, succeed};
+use crate::packages::find_program;
+use crate::release::{self, PRODUCTS, succeed};
 
 /// The Cargo profile of packages.
 const PROFILE: &str = "dist";
@@ -26,72 +27,60 @@ done
 exec cc "$@"
 "#;
 
-/// Builds the products for a target; `None` is the host.
+/// Builds the products for a target, which may have a version of glibc.
 ///
 /// Paths of this machine are replaced in what the compiler records.
 pub(super) fn dist(
-    target: Option<&str>,
+    target: &str,
     workspace: &Path,
     target_directory: &Path,
 ) -> Result<Products, String> {
     let host = host()?;
     // Apart from other builds, because the flags differ.
     let directory = target_directory.join("dist-build");
-    let flags = remapped(workspace, &directory)?;
+    let mut flags = remapped(workspace, &directory)?;
+    if is_musl(target) {
+        // Shared objects, and a command that loads musl's `libc.so`, not a copy of it.
+        flags.push("-Ctarget-feature=-crt-static".to_owned());
+    }
     let linker = directory.join("linker");
     tree::write_file(&linker, LINKER.as_bytes(), 0o755)?;
-    let compile = |command: &str, target: &str| {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo
-            .current_dir(workspace)
-            .args([
-                command,
-                "--locked",
-                "--profile",
-                PROFILE,
-                "--target",
-                target,
-            ])
-            .arg("--target-dir")
-            .arg(&directory)
-            .args(PRODUCTS.iter().flat_map(|package| ["-p", package]))
-            .env("CARGO_ENCODED_RUSTFLAGS", &flags)
-            .env_remove("RUSTFLAGS");
-        if command == "build" {
-            let name = target.to_uppercase().replace('-', "_");
-            cargo.env(format!("CARGO_TARGET_{name}_LINKER"), &linker);
-        }
-        succeed(&mut cargo)?;
-        let triple = target.split('.').next().unwrap_or(target);
-        Ok::<_, String>((triple.to_owned(), directory.join(triple).join(PROFILE)))
-    };
-    let target = target.unwrap_or(&host);
-    if target == host {
-        let (target, directory) = compile("build", &host)?;
-        let runnable = directory.join("urxe");
-        return Ok(Products {
-            target,
-            directory,
-            runnable,
-            compressed: true,
-        });
-    }
-    if env::var_os("PATH")
-        .is_none_or(|path| env::split_paths(&path).all(|d| !d.join("cargo-zigbuild").is_file()))
-    {
+    let is_native = target == host;
+    if !is_native && find_program("cargo-zigbuild").is_none() {
         return Err(
             "cargo-zigbuild is not in PATH; `pip install cargo-zigbuild ziglang` installs it with \
              its linker"
                 .to_owned(),
         );
     }
-    let (target, directory) = compile("zigbuild", target)?;
-    let runnable = match target == host {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .current_dir(workspace)
+        .arg(if is_native { "build" } else { "zigbuild" })
+        .args(["--locked", "--profile", PROFILE, "--target", target])
+        .arg("--target-dir")
+        .arg(&directory)
+        .args(PRODUCTS.iter().flat_map(|package| ["-p", package]))
+        // Cargo's separator.
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env_remove("RUSTFLAGS");
+    if is_native {
+        let name = target.to_uppercase().replace('-', "_");
+        cargo.env(format!("CARGO_TARGET_{name}_LINKER"), &linker);
+    }
+    succeed(&mut cargo)?;
+    // Without the version of glibc.
+    let triple = target.split('.').next().unwrap_or(target).to_owned();
+    let directory = directory.join(&triple).join(PROFILE);
+    let runnable = match triple == host {
         true => directory.join("urxe"),
-        false => compile("build", &host)?.1.join("urxe"),
+        false => {
+            release::build(&["urxe-cli"], workspace, target_directory)?;
+            target_directory.join("release/urxe")
+        }
     };
     Ok(Products {
-        target,
+        target: triple,
         directory,
         runnable,
         compressed: true,
@@ -111,9 +100,8 @@ pub(super) fn host() -> Result<String, String> {
     }
 }
 
-/// Returns compiler flags, encoded as Cargo expects them, that replace the directories of this
-/// machine by fixed names.
-fn remapped(workspace: &Path, target_directory: &Path) -> Result<String, String> {
+/// Returns compiler flags that replace the directories of this machine by fixed names.
+fn remapped(workspace: &Path, target_directory: &Path) -> Result<Vec<String>, String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
@@ -125,6 +113,5 @@ fn remapped(workspace: &Path, target_directory: &Path) -> Result<String, String>
         (target_directory, "/target"),
     ];
     let flags = flags.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    // Cargo's separator.
-    Ok(flags.join("\x1f"))
+    Ok(flags.into())
 }

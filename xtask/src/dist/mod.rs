@@ -1,13 +1,17 @@
-//! Packages for users: a tarball, Debian packages, checksums and a list of components.
+//! Packages for users: a tarball, Debian and RPM packages, checksums and a list of components.
 //!
 //! The packages are reproducible: their content depends on the commit, the toolchain and the
 //! target, not on the time, the user or the directory of the source tree.
 
 mod build;
+mod components;
 mod debian;
 mod files;
 mod fresh_root;
 mod products;
+mod reproducible;
+mod rpm;
+mod split;
 mod tree;
 mod workflow;
 
@@ -18,23 +22,22 @@ use std::time::Instant;
 
 use crate::debian_root;
 use crate::outcome::Outcome;
-use crate::release::{self, succeed};
+use crate::release;
 use crate::test_log::TestLog;
 use files::{recreate, remove, write};
 use products::{Products, VERSION};
+use split::{Needs, PACKAGES};
 
 /// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "dist";
 
-/// The tool that lists components, from crates.io.
-const SBOM_TOOL: (&str, &str) = ("cargo-sbom", "0.10.0");
-
 #[derive(clap::Args)]
 pub(crate) struct DistOptions {
     /// Target triple, with the oldest glibc where it matters, as in
-    /// `aarch64-unknown-linux-gnu.2.28`. Other targets than the host need `cargo zigbuild`
-    #[arg(long)]
-    target: Option<String>,
+    /// `aarch64-unknown-linux-gnu.2.28` [default: the host]. Other targets than the host need
+    /// `cargo zigbuild`. May be repeated
+    #[arg(long = "target", value_name = "TRIPLE")]
+    targets: Vec<String>,
 
     /// Directory for the packages [default: `dist` in the target directory]
     #[arg(long)]
@@ -44,9 +47,15 @@ pub(crate) struct DistOptions {
     #[arg(long)]
     no_sbom: bool,
 
-    /// Install the packages in a fresh root and run programs from there
+    /// Install the packages in a fresh root and run programs from there. Packages of another
+    /// architecture or C library are left out
     #[arg(long)]
     check: bool,
+
+    /// Make the packages of the commit again, in another directory, with another umask, time zone
+    /// and user, and compare
+    #[arg(long)]
+    reproducible: bool,
 
     /// Run the steps of this workflow of GitHub Actions here, with the packages
     #[arg(long, value_name = "FILE")]
@@ -57,7 +66,7 @@ pub(crate) struct DistOptions {
     checkout: Option<PathBuf>,
 
     /// Use the packages that an earlier call or the check has made
-    #[arg(long, requires = "workflow")]
+    #[arg(long, conflicts_with_all = ["targets", "reproducible"])]
     no_build: bool,
 }
 
@@ -74,23 +83,49 @@ pub(crate) fn run(options: &DistOptions, workspace: &Path, target: &Path) -> boo
 
 fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), String> {
     let out = options.out.clone().unwrap_or_else(|| target.join("dist"));
-    if options.no_build {
-        return run_workflow(options, &out, workspace, &build::host()?);
+    let host = build::host()?;
+    if !options.no_build {
+        build_packages(options, &host, workspace, target, &out)?;
     }
-    recreate(&out)?;
-    let products = build::dist(options.target.as_deref(), workspace, target)?;
-    let mut files = pack(&products, workspace, &out)?;
-    if !options.no_sbom {
-        files.push(list_components(workspace, target, &out)?);
+    if options.check {
+        fresh_root::check(&out, target, &host)?;
     }
-    write_checksums(&out, &files)?;
+    run_workflow(options, &out, workspace, &host)
+}
+
+/// Builds the packages of the options in `out`.
+fn build_packages(
+    options: &DistOptions,
+    host: &String,
+    workspace: &Path,
+    target: &Path,
+    out: &Path,
+) -> Result<(), String> {
+    if options.reproducible {
+        reproducible::require_clean(workspace)?;
+    }
+    recreate(out)?;
+    let targets = match &options.targets[..] {
+        [] => std::slice::from_ref(host),
+        targets => targets,
+    };
+    let mut files = Vec::new();
+    for target_name in targets {
+        let products = build::dist(target_name, workspace, target)?;
+        files.extend(pack(&products, workspace, out)?);
+        if !options.no_sbom {
+            let epoch = epoch(workspace)?;
+            files.push(components::list(&products, &epoch, workspace, target, out)?);
+        }
+    }
+    write_checksums(out, &files)?;
     for file in &files {
         println!("{}", file.display());
     }
-    if options.check {
-        fresh_root::check(&out, target)?;
+    if options.reproducible {
+        reproducible::compare(targets, options.no_sbom, workspace, out)?;
     }
-    run_workflow(options, &out, workspace, &products.target)
+    Ok(())
 }
 
 /// Runs the workflow of the options, if there is one.
@@ -142,7 +177,7 @@ fn try_step(workspace: &Path, target: &Path) -> Result<(), String> {
     };
     let files = pack(&products, workspace, &out)?;
     write_checksums(&out, &files)?;
-    fresh_root::check(&out, target)?;
+    fresh_root::check(&out, target, &products.target)?;
     workflow::check(&out, workspace, &products.target)
 }
 
@@ -162,8 +197,30 @@ fn pack(products: &Products, workspace: &Path, out: &Path) -> Result<Vec<PathBuf
         &out.join(&tarball),
     )?;
     let mut files = vec![tarball];
-    files.extend(debian::pack(products, &staging.join(&name), &epoch, out)?);
+    if !products.is_musl() {
+        files.extend(split_up(products, &staging.join(&name), &epoch, out)?);
+    }
     remove(&staging)?;
+    Ok(files)
+}
+
+/// Makes the packages of distributions from an installed tree. Returns their names in `out`.
+fn split_up(
+    products: &Products,
+    tree: &Path,
+    epoch: &str,
+    out: &Path,
+) -> Result<Vec<PathBuf>, String> {
+    let needs = Needs::of(&[tree.join("bin/urxe"), tree.join("lib/urxe/liburxe.so")])?;
+    let mut files = Vec::new();
+    for package in &PACKAGES {
+        let root = out.join("staging").join(package.debian_name);
+        package.stage(tree, &root)?;
+        files::set_modes(&root)?;
+        files.push(rpm::pack(package, products, &needs, &root, epoch, out)?);
+        // Last, because it adds its control files to the root.
+        files.push(debian::pack(package, products, &needs, &root, epoch, out)?);
+    }
     Ok(files)
 }
 
@@ -182,38 +239,6 @@ fn epoch(workspace: &Path) -> Result<String, String> {
         true => Ok(String::from_utf8_lossy(shown.stdout.trim_ascii()).into_owned()),
         false => Err("no commit has a time; set SOURCE_DATE_EPOCH".to_owned()),
     }
-}
-
-/// Lists the crates in the command and the shared objects as SPDX.
-fn list_components(workspace: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
-    let (tool, version) = SBOM_TOOL;
-    let tools = target.join("tools");
-    let program = tools.join("bin").join(tool);
-    if !program.is_file() {
-        println!("dist: installing {tool} {version} in {}", tools.display());
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        succeed(
-            Command::new(cargo)
-                .args(["install", "--quiet", "--locked", "--version", version])
-                .args([tool, "--root"])
-                .arg(&tools),
-        )?;
-    }
-    let listed = Command::new(&program)
-        .current_dir(workspace)
-        .args(["sbom", "--cargo-package", "urxe-cli"])
-        .args(["--output-format", "spdx_json_2_3"])
-        .output()
-        .map_err(|error| format!("{tool}: {error}"))?;
-    if !listed.status.success() {
-        return Err(format!(
-            "{tool}: {}",
-            String::from_utf8_lossy(&listed.stderr)
-        ));
-    }
-    let file = PathBuf::from(format!("urxe-{VERSION}.spdx.json"));
-    write(&out.join(&file), &listed.stdout)?;
-    Ok(file)
 }
 
 /// Writes `SHA256SUMS` for files in `out`.

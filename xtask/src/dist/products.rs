@@ -17,3 +17,20 @@ pub(super) struct Products {
     /// symbols.
     pub(super) compressed: bool,
 }
+
+impl Products {
+    /// Returns the processor architecture, the first part of the target triple.
+    pub(super) fn architecture(&self) -> &str {
+        self.target.split('-').next().unwrap_or(&self.target)
+    }
+
+    /// Returns whether the C library is musl.
+    pub(super) fn is_musl(&self) -> bool {
+        is_musl(&self.target)
+    }
+}
+
+/// Returns whether the C library of a target is musl.
+pub(super) fn is_musl(target: &str) -> bool {
+    target.contains("-musl")
+}

@@ -77,7 +77,7 @@ pub(super) fn write(products: &Products, workspace: &Path, root: &Path) -> Resul
         }
         files::write(&root.join("share").join(file), &script.stdout)?;
     }
-    Ok(())
+    files::set_modes(root)
 }
 
 /// Packs the directory `name` in `parent`, with modes, owners, times and order that do not depend

@@ -85,9 +85,11 @@ const INIT: &str = include_str!("../../../tests/rxe/init.sh");
 /// not.
 const LAYOUT: &str = "5";
 
-/// A kernel with its Debian release.
+/// A kernel with its Debian release, from the oldest to the newest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kernel {
+    /// Debian 12 with the kernel of Debian 11: Linux 5.10
+    Bullseye,
     /// Debian 12: Linux 6.1, rdma-core 44, perftest 4.5
     #[default]
     Bookworm,
@@ -104,24 +106,36 @@ impl Kernel {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
+            Self::Bullseye => "bullseye",
             Self::Backports => "backports",
             Self::Trixie => "trixie",
             Self::TrixieBackports => "trixie-backports",
         }
     }
 
+    /// Returns the suites of the guest's programs.
     fn suites(self) -> &'static [&'static str] {
         match self {
-            Self::Bookworm => &["bookworm", "bookworm-updates", "bookworm-security"],
+            Self::Bookworm | Self::Bullseye => {
+                &["bookworm", "bookworm-updates", "bookworm-security"]
+            }
             Self::Backports => &["bookworm", "bookworm-security", "bookworm-backports"],
             Self::Trixie => &["trixie", "trixie-updates", "trixie-security"],
             Self::TrixieBackports => &["trixie", "trixie-security", "trixie-backports"],
         }
     }
 
+    /// Returns the suites of the guest's kernel.
+    fn kernel_suites(self) -> &'static [&'static str] {
+        match self {
+            Self::Bullseye => &["bullseye", "bullseye-security"],
+            _ => self.suites(),
+        }
+    }
+
     fn kernel_release(self) -> Option<&'static str> {
         match self {
-            Self::Bookworm | Self::Trixie => None,
+            Self::Bookworm | Self::Bullseye | Self::Trixie => None,
             Self::Backports => Some("bookworm-backports"),
             Self::TrixieBackports => Some("trixie-backports"),
         }
@@ -159,7 +173,11 @@ impl Guest {
             let archive = Archive::open(&home.join("archive"), kernel.suites(), None)?;
             unpack(&archive.fetch(GUEST_PACKAGES)?, &root)?;
             let release = kernel.kernel_release();
-            let archive = Archive::open(&home.join("kernel-archive"), kernel.suites(), release)?;
+            let archive = Archive::open(
+                &home.join("kernel-archive"),
+                kernel.kernel_suites(),
+                release,
+            )?;
             let packages = archive.fetch(&["linux-image-amd64"])?;
             // Newer kernels have separate packages for the image, the modules and their index.
             let of_kernel = |path: &PathBuf| path.to_string_lossy().contains("/linux-");

@@ -76,6 +76,21 @@ pub(crate) fn make(
     fs::write(&file, list).at(&file)
 }
 
+/// Creates a job in `directory` that runs a script with urxe alone.
+pub(crate) fn make_script(
+    directory: &Path,
+    workspace: &Path,
+    target: &Path,
+    script: &str,
+) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).at(directory)?;
+    }
+    install_urxe(&directory.join("urxe"), workspace, target)?;
+    let file = directory.join("run");
+    fs::write(&file, script).at(&file)
+}
+
 /// Compiles the C files of a directory into one program; `more` adds arguments.
 fn compile(
     sources: &Path,

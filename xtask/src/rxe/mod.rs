@@ -11,6 +11,7 @@ mod error;
 mod fuzz;
 mod guest;
 mod job;
+mod kernels;
 mod known;
 mod page;
 mod plan;
@@ -74,6 +75,10 @@ pub(crate) struct RxeOptions {
     #[arg(long, conflicts_with = "bench")]
     fuzz: bool,
 
+    /// Run urxe alone on each kernel that Debian has: the demo and ibv_rc_pingpong
+    #[arg(long, conflicts_with_all = ["bench", "fuzz"])]
+    kernels: bool,
+
     /// List the cells instead of running them
     #[arg(long)]
     list: bool,
@@ -122,6 +127,8 @@ impl RxeOptions {
 pub(crate) fn run(options: &RxeOptions, workspace: &Path, target: &Path) -> bool {
     let succeeded = if options.list {
         list(options)
+    } else if options.kernels {
+        kernels::run(workspace, target)
     } else if options.shell {
         shell(options, workspace, target)
     } else if options.fuzz {

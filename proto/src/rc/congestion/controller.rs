@@ -15,8 +15,9 @@ pub(super) trait Controller: Debug + Send {
     /// Reports that `packets` packets were acknowledged for the first time.
     fn acknowledged(&mut self, now: Time, packets: u32, growth: Growth);
 
-    /// Reports a round-trip sample, about one per round trip.
-    fn round_trip(&mut self, now: Time, took: Duration);
+    /// Reports a round-trip sample, about one per round trip. Returns whether the window may have
+    /// changed.
+    fn round_trip(&mut self, now: Time, took: Duration) -> bool;
 
     /// Reports a loss shown by a gap: later packets were delivered.
     fn lost(&mut self, now: Time);

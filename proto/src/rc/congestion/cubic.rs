@@ -115,8 +115,9 @@ impl Controller for Cubic {
         }
     }
 
-    fn round_trip(&mut self, _now: Time, took: Duration) {
+    fn round_trip(&mut self, _now: Time, took: Duration) -> bool {
         self.round_trip = took;
+        false
     }
 
     fn lost(&mut self, _now: Time) {

@@ -91,17 +91,19 @@ impl Controller for Delay {
         self.window = self.window.min(growth.limit);
     }
 
-    fn round_trip(&mut self, now: Time, took: Duration) {
+    fn round_trip(&mut self, now: Time, took: Duration) -> bool {
         self.shortest.add(now, took);
         self.queued = took.saturating_sub(self.shortest.get());
         let target = self.target();
-        if self.queued > target {
+        let shrinks = self.queued > target;
+        if shrinks {
             let excess = (self.queued - target).as_secs_f32() / self.queued.as_secs_f32();
             // A descheduled peer answers late without any queue, so round trips alone do not reduce
             // the window below the initial one.
             let least = self.window.min(self.sizes.initial);
             self.shrink((1.0 - excess).max(MIN_FACTOR), least);
         }
+        shrinks
     }
 
     fn lost(&mut self, _now: Time) {

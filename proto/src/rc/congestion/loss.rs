@@ -44,7 +44,9 @@ impl Controller for Loss {
         }
     }
 
-    fn round_trip(&mut self, _now: Time, _took: Duration) {}
+    fn round_trip(&mut self, _now: Time, _took: Duration) -> bool {
+        false
+    }
 
     fn lost(&mut self, _now: Time) {
         self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);

@@ -141,6 +141,11 @@ pub(super) struct Window {
     controller: Box<dyn Controller>,
     notification: NotificationLimit,
     round_trips: RoundTrips,
+    /// The controller's window. It and `packets` are read several times for each packet, and change
+    /// less often, so they are kept.
+    controlled: u32,
+    /// The window, see [`Window::packets`].
+    packets: u32,
     /// The base window and the maximum window, in packets.
     base: u32,
     limit: u32,
@@ -170,10 +175,14 @@ const OVERFLOW_LOSSES: u32 = 4;
 impl Window {
     pub(super) fn new(algorithm: Algorithm, mtu: Mtu, limits: WindowLimits) -> Self {
         let sizes = Sizes::new(mtu, limits);
+        let controller = algorithm.controller(sizes);
+        let window = controller.window();
         Window {
-            controller: algorithm.controller(sizes),
+            controller,
             notification: NotificationLimit::default(),
             round_trips: RoundTrips::default(),
+            controlled: window,
+            packets: window,
             base: sizes.base as u32,
             limit: sizes.limit as u32,
             is_short_path: false,
@@ -186,11 +195,17 @@ impl Window {
     /// The congestion window in packets; at least 1.
     #[inline]
     pub(super) fn packets(&self) -> u32 {
-        let window = self.notification.limit(self.controller.window());
-        match self.is_short_path {
+        self.packets
+    }
+
+    /// Updates the window after a change of the controller, the notifications or the path.
+    fn update(&mut self) {
+        self.controlled = self.controller.window();
+        let window = self.notification.limit(self.controlled);
+        self.packets = match self.is_short_path {
             true => window.min(self.base),
             false => window,
-        }
+        };
     }
 
     /// The base window, in packets.
@@ -207,15 +222,19 @@ impl Window {
     /// Sets whether the window never exceeds the base window.
     pub(super) fn set_short_path(&mut self, is_short_path: bool) {
         self.is_short_path = is_short_path;
+        self.update();
     }
 
     /// Handles an acknowledgement of `packets` packets, with `in_flight` packets in flight before.
     #[inline]
     pub(super) fn acknowledged(&mut self, now: Time, packets: u32, in_flight: u32) {
-        self.notification.advance(now);
-        let window = self.controller.window();
+        if self.notification.is_active() {
+            self.notification.advance(now);
+            self.update();
+        }
+        let window = self.controlled;
         // While notifications limit the window, the controller's window is not fully used.
-        if self.packets() != window {
+        if self.packets != window {
             return;
         }
         // A window beyond the base grows only if the path needs it: the application uses it (RFC
@@ -232,12 +251,14 @@ impl Window {
                 limit: limit as f32,
             };
             self.controller.acknowledged(now, packets, growth);
+            self.update();
         }
     }
 
     /// Handles the first packet after the connection was idle for longer than a timeout.
     pub(super) fn was_idle(&mut self) {
         self.controller.was_idle();
+        self.update();
     }
 
     /// Handles a round-trip sample. The controller gets about one for each round trip.
@@ -247,7 +268,9 @@ impl Window {
         self.round_trips.add(took);
         if begins_round {
             self.notification.round_trip(took);
-            self.controller.round_trip(now, took);
+            if self.controller.round_trip(now, took) {
+                self.update();
+            }
         }
     }
 
@@ -269,6 +292,7 @@ impl Window {
                 self.controller.overflowed();
             }
         }
+        self.update();
     }
 
     /// Handles a timeout without an answer, with the packets before `sent_end` in flight.
@@ -277,6 +301,7 @@ impl Window {
             self.reduced = Some((Reduction::Timeout, self.controller.copy()));
         }
         self.controller.timed_out(now);
+        self.update();
         self.recovery_point = sent_end;
     }
 
@@ -304,6 +329,7 @@ impl Window {
             && controller.window() > self.controller.window()
         {
             self.controller = controller;
+            self.update();
             return true;
         }
         false
@@ -316,8 +342,8 @@ impl Window {
 
     /// Handles a CNP.
     pub(super) fn cnp_received(&mut self, now: Time) {
-        let window = self.packets();
-        self.notification.cnp_received(now, window);
+        self.notification.cnp_received(now, self.packets);
+        self.update();
     }
 }
 

@@ -176,7 +176,17 @@ impl Requester {
         end: Psn,
         host: &mut H,
     ) -> bool {
-        let mut reached = end;
+        let reached = match self.queue.responses() {
+            0 => end,
+            _ => self.acknowledged_end(end),
+        };
+        self.done_until(cx, reached, host);
+        reached == end
+    }
+
+    /// Returns the PSN up to which an acknowledgement of all before `end` is valid: `end`, or that
+    /// of the first missing response before it.
+    fn acknowledged_end(&self, end: Psn) -> Psn {
         let mut index = self.queue.head();
         while let Some(wqe) = self.queue.get(index) {
             // PSNs of requests not begun may be up to half of their space ahead, or appear to be
@@ -186,17 +196,14 @@ impl Requester {
                 break;
             }
             if wqe.op.has_response() {
-                reached = if wqe.first_psn.after(self.una) {
-                    wqe.first_psn
-                } else {
-                    self.una
+                return match wqe.first_psn.after(self.una) {
+                    true => wqe.first_psn,
+                    false => self.una,
                 };
-                break;
             }
             index += 1;
         }
-        self.done_until(cx, reached, host);
-        reached == end
+        end
     }
 
     /// Moves `una` to `reached`: everything before it is done.
@@ -267,7 +274,7 @@ impl Requester {
             }
             self.credits.complete(wqe);
             cx.complete_send(wqe, self.signal_all, host);
-            self.queue.pop();
+            self.queue.remove();
         }
     }
 

@@ -1,0 +1,155 @@
+//! Makes the packages again from a clone of the repository and compares the checksums.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use super::files::remove;
+use crate::release::succeed;
+
+/// The options of `unshare` for a process that has another user's identity.
+const OTHER_USER: [&str; 3] = ["--user", "--map-user=1000", "--map-group=1000"];
+
+/// Fails if files differ from the commit, because the clone has those of the commit.
+pub(super) fn require_clean(workspace: &Path) -> Result<(), String> {
+    let shown = Command::new("git")
+        .current_dir(workspace)
+        .args(["status", "--porcelain", "--untracked-files=no"])
+        .output()
+        .map_err(|error| format!("git: {error}"))?;
+    match shown.status.success() && shown.stdout.is_empty() {
+        true => Ok(()),
+        false => Err("--reproducible compares builds of a commit; commit the changes".to_owned()),
+    }
+}
+
+/// Makes the packages of the commit in a clone, and compares them with those in `out`.
+pub(super) fn compare(
+    targets: &[String],
+    no_sbom: bool,
+    workspace: &Path,
+    out: &Path,
+) -> Result<(), String> {
+    let began = Instant::now();
+    let directory = env::temp_dir().join(format!("urxe-again-{}", std::process::id()));
+    println!("dist: again in {}", directory.display());
+    let result = make_again(targets, no_sbom, workspace, &directory)
+        .and_then(|again| differences(&read(&out.join(SUMS))?, &read(&again.join(SUMS))?));
+    remove(&directory)?;
+    result?;
+    println!("dist: identical, in {:.0} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The file of checksums.
+const SUMS: &str = "SHA256SUMS";
+
+/// Makes the packages in a clone. Returns the directory with the packages.
+fn make_again(
+    targets: &[String],
+    no_sbom: bool,
+    workspace: &Path,
+    directory: &Path,
+) -> Result<PathBuf, String> {
+    let failed = |error| format!("{}: {error}", directory.display());
+    // Of another length than the workspace.
+    let clone = directory.join("a-directory-with-another-name/urxe");
+    let [home, cargo_home] = ["home", "cargo-home"].map(|name| directory.join(name));
+    for made in [&home, &cargo_home] {
+        fs::create_dir_all(made).map_err(failed)?;
+    }
+    succeed(
+        Command::new("git")
+            .args(["clone", "--quiet"])
+            .args([workspace, &clone]),
+    )?;
+    fs::create_dir(clone.join("target")).map_err(failed)?;
+
+    // Sources of crates and tools come from where they are.
+    let usual = PathBuf::from(env::var_os("HOME").unwrap_or_default());
+    let directory_of = |name: &str, below_home: &str| match env::var_os(name) {
+        Some(path) => PathBuf::from(path),
+        None => usual.join(below_home),
+    };
+    let registry = directory_of("CARGO_HOME", ".cargo").join("registry");
+    symlink(registry, cargo_home.join("registry")).map_err(failed)?;
+    let tools = workspace.join("target/tools");
+    symlink(tools, clone.join("target/tools")).map_err(failed)?;
+
+    let again = directory.join("packages");
+    let mut command = match permits_other_user() {
+        true => {
+            let mut unshare = Command::new("unshare");
+            unshare.args(OTHER_USER);
+            unshare
+        }
+        false => Command::new("env"),
+    };
+    command
+        .args(["sh", "-c", "umask 077 && exec \"$@\"", "sh"])
+        .args(["cargo", "xtask", "dist", "--out"])
+        .arg(&again)
+        .args(targets.iter().map(|target| format!("--target={target}")))
+        .args(no_sbom.then_some("--no-sbom"))
+        .current_dir(&clone)
+        .env("RUSTUP_HOME", directory_of("RUSTUP_HOME", ".rustup"))
+        .env("CARGO_HOME", &cargo_home)
+        .env("HOME", &home)
+        .env("TZ", "Pacific/Kiritimati")
+        .env("LC_ALL", "C.UTF-8")
+        .env("USER", "another")
+        .env("LOGNAME", "another")
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("CARGO")
+        .env_remove("RUSTC");
+    succeed(&mut command)?;
+    Ok(again)
+}
+
+fn permits_other_user() -> bool {
+    Command::new("unshare")
+        .args(OTHER_USER)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Fails with the lines of the second list that the first one lacks.
+fn differences(first: &str, second: &str) -> Result<(), String> {
+    let first: Vec<&str> = first.lines().collect();
+    let second: Vec<&str> = second.lines().collect();
+    if first == second {
+        return Ok(());
+    }
+    let other = second.iter().filter(|line| !first.contains(line));
+    let other: Vec<&str> = other
+        .map(|line| line.split_whitespace().last().unwrap_or(line))
+        .collect();
+    Err(format!("the second build differs: {}", other.join(", ")))
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn difference_is_named() {
+        let first = "aa  urxe.tgz\nbb  urxe.deb\n";
+        assert_eq!(differences(first, first), Ok(()));
+        let second = "aa  urxe.tgz\ncc  urxe.deb\n";
+        let error = differences(first, second).expect_err("other checksum");
+        assert!(
+            error.contains("urxe.deb") && !error.contains("tgz"),
+            "{error}"
+        );
+        assert!(differences(first, "aa  urxe.tgz\n").is_err());
+    }
+}
