@@ -6,7 +6,6 @@
 //! report is read and logged. Firewalls often drop ICMP; then short packets arrive and long ones do
 //! not.
 
-use super::engine::EngineCounters;
 use crate::queues::qp::PathTimeout;
 use crate::sync::{Mutex, lock};
 use std::collections::HashSet;
@@ -18,18 +17,17 @@ use urxe_proto::mtu::Mtu;
 pub(super) struct MtuCheck(Mutex<HashSet<IpAddr>>);
 
 impl MtuCheck {
-    /// Checks the MTU of a path after a timeout.
+    /// Checks the MTU of a path after a timeout. Returns whether it is, or may be, exceeded.
     #[cold]
-    pub(super) fn timed_out(&self, timeout: &PathTimeout, counters: &EngineCounters) {
+    pub(super) fn timed_out(&self, timeout: &PathTimeout) -> bool {
         let peer = timeout.path.peer().ip();
         let (mtu, len) = (timeout.mtu.bytes(), packet_len(peer, timeout.mtu));
         let known = timeout.path.known_mtu().ok().filter(|known| *known < len);
         if known.is_none() && !timeout.only_short_packets_arrive {
-            return;
+            return false;
         }
-        counters.path_mtu_exceeded.add(1);
         if !lock(&self.0).insert(peer) {
-            return;
+            return true;
         }
         match known {
             Some(known) => {
@@ -46,6 +44,7 @@ impl MtuCheck {
                  of ibv_* and ib_* programs), or lower the MTU of the interface"
             ),
         }
+        true
     }
 }
 

@@ -29,8 +29,8 @@ impl Engine {
             acks_delayed,
             timed_out,
         } = effects;
-        if let Some(timed_out) = timed_out {
-            self.mtu_check.timed_out(&timed_out, &self.counters);
+        if timed_out.is_some_and(|timeout| self.mtu_check.timed_out(&timeout)) {
+            self.counters.path_mtu_exceeded.add(1);
         }
         if coalesced > 0 {
             self.counters.coalesced_sends.add(u64::from(coalesced));
