@@ -1,4 +1,4 @@
-//! Asynchronous events: a thread takes them while a queue pair drains.
+//! Asynchronous events: a thread waits for them while a queue pair drains.
 
 use std::error::Error;
 use std::thread;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
     let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
     let _b = b.connect(&endpoint_a, &ConnectOptions::default())?;
-    // The event reports that no work request is in progress any more.
+    // The event reports that no send work request is in progress any more.
     a.drain()?;
     let event = waiting.join().expect("the thread does not panic")?;
     assert_eq!(event.source, EventSource::QueuePair(a.qpn()));

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The cache that `ldconfig` writes. It contains the paths as C strings.
+/// The cache that `ldconfig` writes. It contains the names and paths as C strings.
 const CACHE: &str = "/etc/ld.so.cache";
 
 /// The dynamic linker's default directories.
@@ -14,8 +14,8 @@ const STANDARD: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
 /// Returns whether a library of this name is installed or in a directory of `search_path`.
 pub fn has(name: &str, search_path: Option<&OsStr>) -> bool {
-    let chosen = search_path.into_iter().flat_map(env::split_paths);
-    let mut directories = chosen.chain(STANDARD.map(PathBuf::from));
+    let given = search_path.into_iter().flat_map(env::split_paths);
+    let mut directories = given.chain(STANDARD.map(PathBuf::from));
     directories.any(|directory| is_library(directory.join(name)))
         || fs::read(CACHE).is_ok_and(|cache| cached(&cache, name).any(is_library))
 }
@@ -29,8 +29,7 @@ fn cached<'a>(cache: &'a [u8], name: &str) -> impl Iterator<Item = &'a Path> {
         .filter(move |path| path.is_absolute() && path.file_name() == Some(OsStr::new(&name)))
 }
 
-/// Returns whether the file exists. It may be of another architecture; where both are installed,
-/// this architecture's file exists as well.
+/// Returns whether the file exists. Its architecture is not checked.
 fn is_library(path: impl AsRef<Path>) -> bool {
     path.as_ref().is_file()
 }

@@ -12,18 +12,18 @@ use urxe_proto::ids::RKey;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 use urxe_proto::work::{SendOp, WcStatus};
 
-/// More connections than the limit admits at once, with the few packets that each one sends first.
+/// More connections than the limit admits, if each has its first few packets in flight.
 const MANY: usize = 80;
 
-/// More connections than the limit admits with one packet each, which is what an unanswered
-/// connection sends.
+/// More connections than the limit admits, if each has one packet in flight, as an unanswered
+/// connection has.
 const UNANSWERED: usize = 160;
 
 /// Bytes of a message; more than one send quantum.
 const LENGTH: usize = 256 << 10;
 
 /// Serializes the tests: their connections share one limit.
-static ONE: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
 struct Connection {
     a: End,
@@ -66,7 +66,7 @@ fn until_one_waits(mut round: impl FnMut()) {
 
 #[test]
 fn every_waiting_connection_is_served() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
     for (i, connection) in all.iter_mut().enumerate() {
         connection.from.fill(i as u64);
@@ -88,8 +88,8 @@ fn every_waiting_connection_is_served() {
 
 #[test]
 fn unanswered_connections_do_not_block_others() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // 4.1 us x 2^20, or about four seconds, and at least seven retries.
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    // 4.096 us x 2^20, or about four seconds; the connection fails after seven retries.
     let long_timeout = |attr: &mut QpAttr| attr.timeout = 20;
     let dead: Vec<Connection> = (0..UNANSWERED)
         .map(|_| Connection::new(long_timeout))
@@ -113,7 +113,7 @@ fn unanswered_connections_do_not_block_others() {
 
 #[test]
 fn a_closed_connection_releases_its_bytes_in_flight() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
     all.iter().for_each(Connection::post_write);
     // The last connection waits for the limit; the others are destroyed.
@@ -123,8 +123,8 @@ fn a_closed_connection_releases_its_bytes_in_flight() {
 }
 
 #[test]
-fn connections_that_end_while_they_wait_leave_nothing() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn connections_that_end_while_they_wait_leave_the_fifo() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let all: Vec<Connection> = (0..MANY).map(|_| Connection::new(|_| ())).collect();
     let mut posted = false;
     until_one_waits(|| {
@@ -137,10 +137,13 @@ fn connections_that_end_while_they_wait_leave_nothing() {
         posted = true;
     });
     drop(all);
-    // A thread may be about to resume one of them, or to find the FIFO empty.
+    // Another thread may still be removing one of them from the FIFO.
     let begun = Instant::now();
     while path::get().connections_awaiting_quantum() > 0 {
-        assert!(begun.elapsed() < TEST_TIMEOUT, "they are still waited for");
+        assert!(
+            begun.elapsed() < TEST_TIMEOUT,
+            "connections remain in the FIFO"
+        );
         thread::yield_now();
     }
 }

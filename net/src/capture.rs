@@ -18,7 +18,7 @@ pub(super) enum Direction {
 
 /// One packet of the capture.
 #[derive(Clone, Copy)]
-// Without the feature nothing reads it.
+// Without the feature no code reads the fields.
 #[cfg_attr(not(feature = "capture"), expect(dead_code))]
 pub(super) struct Record<'a> {
     pub(super) direction: Direction,
@@ -39,10 +39,10 @@ pub(super) trait Capture: Send + Sync {
     /// The path of the file.
     fn path(&self) -> &Path;
 
-    /// Adds a packet. It is in the file after the next [`Capture::flush`].
+    /// Adds a packet. The next [`Capture::flush`] writes it to the file.
     fn record(&self, record: &Record<'_>) -> io::Result<()>;
 
-    /// Writes the added packets. Then the file is complete, even if the process is killed.
+    /// Writes the added packets. They are then in the file even if the process is killed.
     fn flush(&self) -> io::Result<()>;
 }
 
@@ -54,7 +54,7 @@ pub enum CaptureError {
     #[error("the file name is empty: give a path, in which %p stands for the process id")]
     Empty,
     /// This build of the crate writes no captures.
-    #[error("this build has no capture: build it with the Cargo feature `capture`")]
+    #[error("this build cannot capture packets: build it with the Cargo feature `capture`")]
     NotBuilt,
     /// The file cannot be opened or written.
     #[error(
@@ -91,7 +91,7 @@ impl CaptureHook {
         self.capture.as_ref().map(|capture| capture.path())
     }
 
-    /// Captures a packet. It is in the file after the next [`CaptureHook::flush`].
+    /// Captures a packet. The next [`CaptureHook::flush`] writes it to the file.
     pub(super) fn record(&self, record: &Record<'_>) {
         if let Some(capture) = &self.capture {
             self.check(capture.record(record));

@@ -1,4 +1,5 @@
-//! A host over plain vectors and a sink that records packets, for the tests of all services.
+//! A host whose memory consists of vectors, and a sink that records packets, for the tests of all
+//! services.
 
 use crate::host::Transmit;
 use crate::host::{
@@ -19,7 +20,8 @@ pub(crate) const LOCAL: u32 = 1;
 pub(crate) const REMOTE: u32 = 2;
 /// The key of memory that may only be read locally.
 pub(crate) const READ_ONLY: u32 = 3;
-/// A key of no region, or of another protection domain's; the host does not distinguish them.
+/// A key of no region, or of a region in another protection domain; the host does not distinguish
+/// them.
 pub(crate) const NO_KEY: u32 = 99;
 /// The size of each region, in bytes.
 pub(crate) const REGION: usize = 256 * 1024;
@@ -54,8 +56,10 @@ pub(crate) type Flushed = (Option<(u64, u64)>, Access);
 #[derive(Debug)]
 pub(crate) struct TestHost {
     regions: Vec<(u32, Access, RefCell<Vec<u8>>)>,
-    /// Whether every range of an existing region is accessible; scattered data is then discarded.
+    /// Whether every range of an existing region is accessible. All accesses are then to the first
+    /// 4096 bytes of the region.
     pub(crate) boundless: bool,
+    /// Whether the receives are those of a shared receive queue, which has no credits.
     pub(crate) shared: bool,
     pub(crate) receives: RecvQueue,
     /// The shared receive queues of the XRC domain.
@@ -101,7 +105,8 @@ impl TestHost {
         }
     }
 
-    fn note_local(&self, key: u32) -> Result<(), MemoryError> {
+    /// Records the bind or the invalidation of `key`.
+    fn record_local(&self, key: u32) -> Result<(), MemoryError> {
         if key == NO_KEY {
             return Err(MemoryError::Key);
         }
@@ -109,7 +114,8 @@ impl TestHost {
         Ok(())
     }
 
-    fn with<T>(
+    /// Calls `f` with the bytes of a range, if the region permits `access`.
+    fn access<T>(
         &self,
         key: u32,
         addr: u64,
@@ -146,7 +152,7 @@ impl TestHost {
         f: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, MemoryError> {
         self.check_domain(key.srq)?;
-        self.with(key.rkey.0, addr, len, access, f)
+        self.access(key.rkey.0, addr, len, access, f)
     }
 
     fn check_domain(&self, srq: Option<Srqn>) -> Result<(), MemoryError> {
@@ -156,6 +162,8 @@ impl TestHost {
         }
     }
 
+    /// Calls `f` with each contiguous part of the `len` bytes after the first `skip` of the list,
+    /// and with the part's offset in these bytes.
     fn each_piece(
         &self,
         sges: &[Sge],
@@ -173,7 +181,7 @@ impl TestHost {
             }
             let take = (length - skip).min((len - done) as u64);
             if take > 0 {
-                self.with(sge.lkey.0, sge.addr + skip, take, access, |m| f(m, done))?;
+                self.access(sge.lkey.0, sge.addr + skip, take, access, |m| f(m, done))?;
             }
             done += take as usize;
             skip = 0;
@@ -199,7 +207,7 @@ impl TestHost {
 impl Memory for TestHost {
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), MemoryError> {
         for sge in sges {
-            self.with(sge.lkey.0, sge.addr, sge.length.into(), access, |_| ())?;
+            self.access(sge.lkey.0, sge.addr, sge.length.into(), access, |_| ())?;
         }
         Ok(())
     }
@@ -282,11 +290,11 @@ impl Memory for TestHost {
     }
 
     fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
-        self.note_local(bind.window.0)
+        self.record_local(bind.window.0)
     }
 
     fn invalidate_local(&self, key: RKey) -> Result<(), MemoryError> {
-        self.note_local(key.0)
+        self.record_local(key.0)
     }
 }
 

@@ -22,7 +22,7 @@ pub const CLASS: &str = "/sys/class";
 /// The directory of the kernel's device nodes.
 pub const NODES: &str = "/dev/infiniband";
 
-/// A step of the mounts that failed.
+/// The failure of a step.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} failed: {source}")]
 pub struct MountError {
@@ -31,12 +31,12 @@ pub struct MountError {
 }
 
 /// Adds the name of the step to an error.
-trait Trying<T> {
-    fn trying(self, what: &'static str) -> Result<T, MountError>;
+trait Context<T> {
+    fn context(self, what: &'static str) -> Result<T, MountError>;
 }
 
-impl<T, E: Into<io::Error>> Trying<T> for Result<T, E> {
-    fn trying(self, what: &'static str) -> Result<T, MountError> {
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, what: &'static str) -> Result<T, MountError> {
         self.map_err(|source| MountError {
             what,
             source: source.into(),
@@ -44,17 +44,17 @@ impl<T, E: Into<io::Error>> Trying<T> for Result<T, E> {
     }
 }
 
-/// Mounts the view in a private mount namespace. After a failure only the namespace may have
-/// changed, not the mounts in it.
+/// Mounts the view in a private mount namespace. After a failure this process may be in the new
+/// namespace, and may have a part of the view there.
 ///
 /// # Errors
 /// Fails if mounts are forbidden or the devices cannot be listed.
 pub fn show() -> Result<(), MountError> {
-    let devices = device::devices().trying("listing the devices")?;
+    let devices = device::devices().context("listing the devices")?;
     isolate()?;
-    // Mounts of this process do not propagate to others; mounts of others still propagate here.
+    // Mounts of this process do not propagate to other namespaces; theirs still propagate here.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", slave).trying("making the mounts private")?;
+    mount_change("/", slave).context("making the mounts private")?;
     let class = Path::new(CLASS);
     let shown = cover(class, |real| {
         bind_all(real, class, &[DEVICES, VERBS])?;
@@ -64,8 +64,8 @@ pub fn show() -> Result<(), MountError> {
         let mut all = devices.iter();
         all.try_for_each(|device| tree::write(class, device))
     });
-    shown.trying("showing the devices in /sys/class")?;
-    show_nodes(&devices).trying("showing the devices in /dev")
+    shown.context("showing the devices in /sys/class")?;
+    show_nodes(&devices).context("showing the devices in /dev")
 }
 
 /// Creates the device nodes that UCX checks for. They are never opened, because urxe's devices
@@ -113,22 +113,22 @@ fn isolate() -> Result<(), MountError> {
     match isolation::private_mounts(false) {
         // Root without CAP_SYS_ADMIN would lose its other capabilities in a user namespace.
         Err(error) if !user.is_root() && error.kind() == io::ErrorKind::PermissionDenied => {}
-        result => return result.trying("creating a private mount namespace"),
+        result => return result.context("creating a private mount namespace"),
     }
-    isolation::private_mounts(true).trying("creating a user namespace")?;
+    isolation::private_mounts(true).context("creating a user namespace")?;
     let identity = |id: u32| format!("{id} {id} 1");
-    fs::write("/proc/self/setgroups", "deny").trying("setting up the user namespace")?;
+    fs::write("/proc/self/setgroups", "deny").context("setting up the user namespace")?;
     fs::write("/proc/self/uid_map", identity(user.as_raw()))
         .and_then(|()| fs::write("/proc/self/gid_map", identity(group.as_raw())))
-        .trying("setting up the user namespace")
+        .context("setting up the user namespace")
 }
 
-/// Bind-mounts all entries of a directory, except these, into another.
-fn bind_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
+/// Bind-mounts all entries of a directory into another, except those with the names in `except`.
+fn bind_all(from: &Path, to: &Path, except: &[&str]) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
-        if but.iter().any(|other| name == *other) {
+        if except.iter().any(|other| name == *other) {
             continue;
         }
         let place = to.join(&name);

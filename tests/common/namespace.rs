@@ -1,4 +1,4 @@
-//! Network namespaces that disappear with their test.
+//! Network namespaces that the kernel removes when their test ends.
 //!
 //! An unnamed namespace exists as long as a process in it. That process is a `cat` that reads from
 //! a pipe of the test. However the test ends, the pipe closes, `cat` exits, and the kernel removes
@@ -13,7 +13,7 @@ use super::run::{POLL_INTERVAL, run};
 use super::runner::Runner;
 
 /// The time limit of a program that configures interfaces.
-const SETUP: Duration = Duration::from_secs(20);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A network namespace.
 pub struct Namespace {
@@ -39,7 +39,7 @@ impl Namespace {
 
     /// Creates another network namespace in the same user namespace.
     pub fn sibling(&self) -> Self {
-        // Entered from this namespace, so that both belong to its user namespace, if any.
+        // Created from inside this namespace, so that both belong to the same user namespace.
         Self::hold(&self.runner, "-n", &["--net"])
     }
 
@@ -79,7 +79,7 @@ impl Namespace {
     pub fn ip(&self, words: &str) {
         let mut command = self.runner.command("ip");
         command.args(words.split(' '));
-        run(&format!("ip {words}"), command, SETUP).success();
+        run(&format!("ip {words}"), command, SETUP_TIMEOUT).success();
     }
 
     /// Writes to a file of the namespace below `/proc/sys/net`.
@@ -90,18 +90,18 @@ impl Namespace {
     fn write(&self, path: &str, value: &str) {
         let mut command = self.runner.command("sh");
         command.args(["-c", &format!("echo {value} > {path}")]);
-        run(&format!("writing {path}"), command, SETUP).success();
+        run(&format!("writing {path}"), command, SETUP_TIMEOUT).success();
     }
 
     /// Waits for the interface's link-local address, which the kernel assigns when it detects the
     /// carrier.
     #[track_caller]
     fn wait_for_link_local(&self, interface: &str) {
-        let deadline = Instant::now() + SETUP;
+        let deadline = Instant::now() + SETUP_TIMEOUT;
         loop {
             let mut command = self.runner.command("ip");
             command.args(["-6", "addr", "show", "dev", interface, "scope", "link"]);
-            let shown = run("ip addr show", command, SETUP).success().stdout;
+            let shown = run("ip addr show", command, SETUP_TIMEOUT).success().stdout;
             if shown.contains("inet6") && !shown.contains("tentative") {
                 return;
             }
@@ -122,7 +122,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Closing its input also ends it; killing it takes less time.
+        // Closing the pipe would also end `cat`; killing it takes less time.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -200,7 +200,7 @@ impl VethPair {
             [(&a, "va", Self::A, Self::A6), (&b, "vb", Self::B, Self::B6)]
         {
             end.ip(&format!("addr add {address}/24 dev {interface}"));
-            // Disables duplicate address detection, which takes time.
+            // Disables duplicate address detection, which delays the link-local address.
             end.write(
                 &format!("/proc/sys/net/ipv6/conf/{interface}/accept_dad"),
                 "0",

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The polling interval of waiting tests.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A running program. Dropping it kills it with its descendants.
+/// A running program. Dropping the value kills the process group of the program, if it still runs.
 pub struct Running {
     name: String,
     child: Child,
@@ -73,7 +73,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Returns whether the standard output contains this text so far.
+    /// Returns whether the standard output so far contains `text`.
     pub fn has_printed(&self, text: &str) -> bool {
         self.stdout.so_far().contains(text)
     }
@@ -83,17 +83,17 @@ impl Running {
         self.stdout.so_far()
     }
 
-    /// Sends a signal by name to the program only.
+    /// Sends a signal, given by its name, to the program but not to its descendants.
     pub fn signal(&self, signal: &str) {
         send_signal(signal, &self.id().to_string());
     }
 
-    /// Kills the program and its descendants with SIGKILL.
+    /// Sends SIGKILL to the program's process group, that is, to the program and its descendants.
     pub fn kill_group(&self) {
         send_signal("KILL", &format!("-{}", self.id()));
     }
 
-    /// Waits for the end. At `limit` kills the program and marks the result.
+    /// Waits until the program ends. After `limit`, kills it and sets [`Finished::timed_out`].
     pub fn finish(mut self, limit: Duration) -> Finished {
         let deadline = Instant::now() + limit;
         let timed_out = loop {
@@ -155,7 +155,7 @@ impl fmt::Display for Finished {
             timed_out,
         } = self;
         let killed = if *timed_out {
-            ", killed for taking too long"
+            ", killed at its time limit"
         } else {
             ""
         };

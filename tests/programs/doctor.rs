@@ -1,4 +1,4 @@
-//! `urxe doctor`: on one host, and between two.
+//! `urxe doctor` on one host, and between two hosts.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,10 @@ fn path_mtu_to_a_listening_peer_is_measured() {
 fn wait_until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !condition() {
-        assert!(Instant::now() < deadline, "the program prints nothing");
+        assert!(
+            Instant::now() < deadline,
+            "the program did not print the expected text"
+        );
         std::thread::sleep(crate::common::run::POLL_INTERVAL);
     }
 }

@@ -71,7 +71,7 @@ fn sysfs_agrees_with_verbs() {
     assert_eq!(shell(&runner, &format!("ls {verbs}/device/net")), "lo\n");
 }
 
-/// hwloc has only devices with a link to a parent that is not virtual.
+/// hwloc lists only devices with a link to a parent that is not virtual.
 #[test]
 fn hwloc_finds_the_devices() {
     let lstopo = Need::Program("lstopo-no-graphics", "hwloc-nox");
@@ -114,7 +114,7 @@ fn kernel_classes_remain_visible() {
             .collect();
         assert!(missing.is_empty(), "{class}: {missing:?}");
     }
-    let mtu = fs::read_to_string("/sys/class/net/lo/mtu").expect("the kernel's own word");
+    let mtu = fs::read_to_string("/sys/class/net/lo/mtu").expect("readable");
     assert_eq!(line(&runner, "/sys/class/net/lo/mtu"), mtu.trim());
     // Other processes do not see the devices.
     assert!(!fs::exists("/sys/class/infiniband/urxe_lo").expect("readable"));
@@ -131,7 +131,7 @@ fn devices_of_the_kernel_stay_in_dev() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     let shown = shell(&runner, "ls /dev");
-    // Others may add and remove entries meanwhile.
+    // Other processes may add and remove entries between the two listings.
     let missing: Vec<_> = before
         .iter()
         .filter(|name| !lines(&shown).contains(&***name))
@@ -221,7 +221,7 @@ fn counters_are_current_and_persist_after_programs_end() {
     }
     let _exclusive = exclusive();
     let namespace = Namespace::new(&Runner::here()).loopback_up();
-    // The pair runs beside the shell: the view has the counters of all processes of the user.
+    // The pingpong runs outside `urxe run`: the view has the counters of all processes of the user.
     let script = format!(
         "cat {PORT}/hw_counters/rdma_recvs; echo ready > $0; \
          until [ $(cat {PORT}/hw_counters/rdma_recvs) -ge 2000 ]; do sleep 0.01; done; \

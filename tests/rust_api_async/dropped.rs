@@ -12,7 +12,8 @@ on_both! {
     a_dropped_accept_leaves_the_next_request,
 }
 
-/// Returns the region, and whether a work request owned a part of it.
+/// Returns the region, and whether a work request owns a part of it. A region in use cannot move to
+/// another protection domain.
 fn in_use(qp: &QueuePair, region: MemoryRegion) -> (MemoryRegion, bool) {
     match region.move_to(qp.pd()) {
         Ok(region) => (region, false),
@@ -48,7 +49,7 @@ async fn a_future_that_waits_for_room_is_dropped_without_effect() {
     for receive in &mut posted {
         assert!(receive.as_mut().now_or_never().is_none());
     }
-    // The last but one is dropped while it waits; the last one gets the first free place.
+    // The last but one is dropped while it waits; the last one takes the first free place.
     drop(posted.remove(capacity));
     let outbox = memory(&client, 8);
     let send = async {

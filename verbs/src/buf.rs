@@ -1,5 +1,5 @@
-//! Buffers that the library allocates. The library has no special memory, so they are anonymous
-//! pages.
+//! `ibv_alloc_buf` and related calls. Devices have no memory of their own, so a buffer consists of
+//! anonymous pages.
 
 use std::ffi::{c_int, c_void};
 
@@ -18,7 +18,7 @@ impl Handle for ibv_buf {
 #[derive(Debug)]
 pub(super) struct Buffer {
     map: MmapRaw,
-    /// The address of the domain that it was allocated from. It is only compared.
+    /// The address of the protection domain of the allocation. It is compared, not dereferenced.
     pd: usize,
     _pd: Use,
 }

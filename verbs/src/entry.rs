@@ -1,10 +1,10 @@
-//! Entry and exit of C functions. Every exported function, and every function pointer in an object,
+//! The wrappers of C functions. Every exported function, and every function pointer in an object,
 //! uses one of the wrappers below. They catch panics, trace the call and report failure in the form
 //! that C callers of that function expect.
 //!
 //! An exported function is a plain `pub unsafe extern "C" fn` with its C name in a module of this
-//! package. Its body is a closure passed to one of these wrappers; its row in `symbols.txt` says
-//! `done`.
+//! package. Its body is a closure passed to one of these wrappers, and its row in `symbols.txt`
+//! contains `done`.
 //!
 //! Only the functions that use `cancellation::wait` are cancellation points.
 
@@ -19,8 +19,8 @@ use super::errno::{self, Errno};
 /// The error of a call that panicked: `EIO`, an internal failure rather than a caller's error.
 const AFTER_PANIC: Errno = Errno(libc::EIO);
 
-/// Wraps a function that returns 0 or an errno value. It also sets `errno`: rdma-core's functions
-/// do, and programs print it.
+/// Wraps a function that returns 0 or an errno value. A failure also sets `errno`, as in rdma-core,
+/// because programs print it.
 pub fn status(name: &'static str, call: impl FnOnce() -> Result<(), Errno>) -> c_int {
     status_of(guarded(name, call))
 }
@@ -125,10 +125,10 @@ pub unsafe fn write<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes a structure that later versions extend, to a caller with `room` bytes for it.
+/// Writes an extensible structure to a caller that has `room` bytes for it.
 ///
-/// The caller receives the members that it has room for. Bytes beyond this version's structure are
-/// set to zero.
+/// The caller's version of the structure may be shorter or longer than `T`. Members that do not fit
+/// are omitted; bytes after the last member of `T` are set to zero.
 ///
 /// # Errors
 /// `EINVAL` if `pointer` is null.
@@ -161,19 +161,20 @@ fn guarded<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Re
     thread::without_cancellation(|| caught(name, call))
 }
 
-/// Runs a call, in its tracing span if that is enabled. A panic ends here, because unwinding into C
-/// is undefined.
+/// Runs a call, in a tracing span if tracing is enabled. Catches panics, because unwinding into C
+/// is undefined behaviour.
 fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // A disabled span would still be entered and dropped in every call.
     let span = (LevelFilter::current() >= LevelFilter::TRACE)
         .then(|| tracing::trace_span!(target: "urxe::abi", "call", name).entered());
-    // State that a panicking call leaves inconsistent is behind the locks that it poisons.
+    // State that outlives the call is behind locks, and no critical section leaves it inconsistent
+    // when it panics. The locks therefore ignore poisoning.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| panicked(name));
     if let Err(error) = &result {
         report_failure(name, error);
     }
-    // Usually there is none. Without this test, the function that drops an `Option` of a span would
-    // be called.
+    // Usually there is no span. Without this test, the function that drops an `Option` of a span
+    // would be called.
     if let Some(span) = span {
         drop(span);
     }

@@ -153,7 +153,7 @@ fn simulate(options: &[String]) -> bool {
 
 fn test(options: &TestOptions) -> Report {
     let chosen = |step: Step| match options.only.is_empty() {
-        // The filter selects cargo tests by name.
+        // The filter selects cargo tests by name; these steps have none.
         true => {
             !matches!(
                 step,

@@ -28,12 +28,13 @@ use dissection::Dissection;
 use finding::{Finding, Kind, section_of};
 use packet::Packet;
 
-/// The time within which one packet passes the interfaces of a host.
+/// The longest time between two captures of the same packet at interfaces of a host.
 const FORWARDING_TIME: Duration = Duration::from_millis(10);
 
 /// The exit status when a rule is broken or an ICRC is wrong.
 const FAULT: u8 = 1;
-/// The exit status when the file cannot be read; that of a wrong argument.
+/// The exit status when the file cannot be read or the page cannot be written; that of a wrong
+/// argument.
 const UNREADABLE: u8 = 2;
 
 /// Verify and explain a capture: ICRCs, retransmissions, NAKs, broken rules
@@ -79,7 +80,7 @@ pub fn dissect(arguments: &Arguments) -> ExitCode {
     // A failed write means that the reader closed the pipe, which is no error.
     let _ = io::stdout().write_all(text.as_bytes());
     if let Some(cut) = &dissection.cut {
-        eprintln!("urxe dissect: {cut}; the report covers what precedes it");
+        eprintln!("urxe dissect: {cut}; the report covers the packets before it");
     }
     if dissection.unsupported > 0 {
         eprintln!(
@@ -123,7 +124,7 @@ struct Reader {
 impl Reader {
     fn frame(&mut self, frame: &Frame<'_>) {
         let start = *self.start.get_or_insert(frame.time);
-        // Frames of several interfaces may be a little out of order.
+        // Frames of several interfaces may be out of order. Those before the first one get time 0.
         let time = frame.time.saturating_sub(start);
         let dissection = &mut self.dissection;
         dissection.frames += 1;
@@ -165,7 +166,7 @@ impl Reader {
                 );
                 let finding = Finding::new(Kind::WrongIcrc, frame, time, text);
                 dissection.findings.push(finding.section("A17.3.3"));
-                // Receivers drop it, so no connection gets it.
+                // A receiver drops such a packet, so it belongs to no connection.
                 return;
             }
         }
@@ -182,11 +183,11 @@ impl Reader {
     }
 }
 
-/// Recognises packets that were captured at a second interface: a capture of all interfaces has a
-/// packet at each that it passes, and one to the host itself twice.
+/// Recognises copies of a packet. A capture of all interfaces contains a packet once for each
+/// interface that it passes, and twice if the host sends it to itself.
 #[derive(Default)]
 struct Seen {
-    /// By source port, ICRC and PSN: where, and when.
+    /// The place and the time of the latest capture, by source port, ICRC and PSN.
     last: HashMap<(u16, u32, [u8; 4]), (Place, Duration)>,
 }
 

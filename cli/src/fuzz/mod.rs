@@ -35,12 +35,13 @@ const DEFAULT_TIMEOUT_MS: u64 = 2000;
 /// Send malformed and valid packets to a RoCE peer and check its responses
 #[derive(clap::Args)]
 #[command(
-    after_help = "Disturbs the peer: run it only against a program that exists for the test. The \
-                  peer listens by the RDMA CM, as `rping -s` does. Its connections fail and are made \
-                  again many times. In the private data of its REP it may grant memory: `urxe`, \
-                  address (8 bytes), rkey, length, and size of each receive (4 bytes each), in \
-                  network byte order. Alternatively, name a queue pair that is already connected. \
-                  Exit status: 1 if a response violates the specification, 2 on errors."
+    after_help = "Sends invalid packets, many of which end the connection; the fuzzer connects \
+                  again each time. Run it only against a program that exists for the test. \
+                  The peer listens through the RDMA CM, as `rping -s` does. In the private data \
+                  of its REP it may grant memory: `urxe`, address (8 bytes), rkey, length, and \
+                  size of each receive (4 bytes each), in network byte order. Alternatively, name \
+                  a queue pair that is already connected. Exit status: 1 if a response violates \
+                  the specification, 2 on errors."
 )]
 pub struct Arguments {
     /// Address of the peer

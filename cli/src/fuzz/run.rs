@@ -27,7 +27,8 @@ pub enum ConnectionSource {
 
 /// The time to wait for an optional response that determines the next packet.
 const OPTIONAL_RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);
-/// The number of probes to send without a response, because the network may lose packets.
+/// The number of probes without an ACK after which the peer counts as unresponsive; more than one,
+/// because the network may lose packets.
 const MAX_PROBES: usize = 3;
 /// The largest number of random packets in a case.
 const MAX_STEPS: u32 = 12;
@@ -47,7 +48,8 @@ pub struct Run<'a> {
     pub report: Report,
     /// Whether to print each packet.
     trace: bool,
-    /// Random numbers that are not part of test cases: those of connections.
+    /// Random numbers that are not part of test cases: those of connections, and the data that
+    /// initializes the memory.
     rng: TestRng,
 }
 
@@ -61,7 +63,7 @@ struct OpenConnection {
 pub enum CaseEnd {
     /// The next case can follow.
     Continue,
-    /// The connection has ended and no other one can be made.
+    /// The connection has ended and no other one can be established.
     NoConnection,
 }
 
@@ -131,7 +133,7 @@ impl<'a> Run<'a> {
         connection::disconnect(self.link, connection)
     }
 
-    /// Returns the open connection or a new one; `None` if none can be made.
+    /// Returns the open connection or a new one; `None` if none can be established.
     fn connection(&mut self) -> Result<Option<OpenConnection>, ConnectError> {
         if let Some(open) = self.open.take() {
             return Ok(Some(open));
@@ -241,7 +243,7 @@ impl<'a> Run<'a> {
         let mut responses = collected.into_responses();
         let ended = responses.first().is_some_and(is_fatal) || !allowed.allows(&responses);
         let mut alive = !ended;
-        // Only a probe shows that there is no response.
+        // Only the ACK of a probe proves that the peer sends no response.
         let probe = probe || responses.is_empty();
         if alive {
             let memory = &mut self.memory;
@@ -254,11 +256,11 @@ impl<'a> Run<'a> {
             (more, alive) = self.probe(open, &allowed, &packet.bytes, expected)?;
             responses.extend(more);
         }
-        let right = allowed.allows(&responses);
+        let conforms = allowed.allows(&responses);
         if self.trace {
-            self.trace_packet(packet, &allowed, &responses, right);
+            self.trace_packet(packet, &allowed, &responses, conforms);
         }
-        self.report.count(&allowed, right, || {
+        self.report.count(&allowed, conforms, || {
             let (expected, mut got) = (allowed.to_string(), describe(&responses));
             if expected == got {
                 got.push_str(" with wrong data");
@@ -270,11 +272,11 @@ impl<'a> Run<'a> {
                 got,
             }
         });
-        Ok(alive && right)
+        Ok(alive && conforms)
     }
 
-    /// Sends probes until one is acknowledged. Returns the other responses, and whether the peer
-    /// responds.
+    /// Sends probes until one is acknowledged. Returns the other responses, and whether a probe was
+    /// acknowledged.
     fn probe(
         &mut self,
         open: &mut OpenConnection,
@@ -328,7 +330,7 @@ impl<'a> Run<'a> {
         packet: &TestPacket,
         allowed: &Allowed,
         responses: &[Response],
-        right: bool,
+        conforms: bool,
     ) {
         let what = match Packet::parse(&packet.bytes) {
             Ok(packet) => format!(
@@ -347,7 +349,7 @@ impl<'a> Run<'a> {
         for rule in &allowed.rules {
             println!("    {}", rule.text());
         }
-        let verdict = if right { "allowed" } else { "NOT ALLOWED" };
+        let verdict = if conforms { "allowed" } else { "NOT ALLOWED" };
         println!(
             "    expected: {allowed}; got: {}: {verdict}",
             describe(responses)
@@ -364,7 +366,8 @@ fn describe(responses: &[Response]) -> String {
     }
 }
 
-/// Returns the PSN of the ACK for a probe: its own, or for a duplicate the latest executed one.
+/// Returns the PSN of the ACK for a probe: that of the probe, or, if the probe is a duplicate
+/// request, that of the last executed request.
 fn probe_ack_psn(probe: &[u8], expected: Psn) -> Psn {
     let psn = Packet::parse(probe).map_or(expected, |packet| packet.header.bth.psn);
     if psn == expected {
@@ -381,8 +384,8 @@ struct Collected {
     psn: Psn,
     /// The PSN that the peer expected before the packet.
     expected: Psn,
-    /// Whether a repeated ACK counts as a response. Otherwise it belongs to an earlier packet and
-    /// came late.
+    /// Whether a repeated ACK counts as a response. Otherwise it is a late response to an earlier
+    /// packet.
     repeated: bool,
     /// The PSN of the ACK for a probe.
     probe: Option<Psn>,
@@ -435,7 +438,7 @@ impl Collected {
             Err(error) => return self.other(format!("malformed packet: {error}")),
         };
         let header = &packet.header;
-        // Ignores the connection manager's messages, and responses on former connections.
+        // Ignores the connection manager's messages, and responses on earlier connections.
         if header.bth.dest_qp != self.own_qpn {
             return;
         }
@@ -448,14 +451,14 @@ impl Collected {
             (Operation::Ack, Some(Syndrome::Nak(code))) => {
                 let response = Response::Nak(code);
                 // A PSN sequence NAK carries the expected PSN, other NAKs the PSN of the request.
-                let right = if is_fatal(&response) {
+                let expected = if is_fatal(&response) {
                     self.psn
                 } else {
                     self.expected
                 };
-                match psn == right {
+                match psn == expected {
                     true => self.responses.push(response),
-                    false => self.other(format!("{response} of PSN {psn}, expected {right}")),
+                    false => self.other(format!("{response} of PSN {psn}, expected {expected}")),
                 }
             }
             (Operation::AtomicAck, _) => match header.atomic_ack {

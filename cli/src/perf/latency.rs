@@ -6,7 +6,8 @@ use hdrhistogram::Histogram;
 
 use crate::devices::align;
 
-/// The longest latency that is recorded, in nanoseconds: a minute. Longer ones count as it.
+/// The longest latency that is recorded, in nanoseconds: one minute. Longer ones are recorded as
+/// this one.
 const LONGEST: u64 = 60_000_000_000;
 /// Significant decimal digits.
 const DIGITS: u8 = 3;
@@ -42,17 +43,17 @@ impl Latencies {
         Duration::from_nanos(self.0.min())
     }
 
-    /// The latency that `percent` of the recorded ones do not exceed.
+    /// The latency that `percent` per cent of the recorded ones do not exceed.
     pub fn percentile(&self, percent: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_percentile(percent))
     }
 
-    /// Draws a row for each range that has latencies.
+    /// Draws a row for each range from the shortest to the longest latency.
     pub fn draw(&self) -> String {
         let mut rows = Vec::new();
-        let most = self.ranges().map(|(_, _, count)| count).max().unwrap_or(0);
+        let largest = self.ranges().map(|(_, _, count)| count).max().unwrap_or(0);
         for (from, to, count) in self.ranges() {
-            let eighths = (count * WIDTH * 8).div_ceil(most.max(1));
+            let eighths = (count * WIDTH * 8).div_ceil(largest.max(1));
             rows.push(vec![
                 format!("{:>9}", show(Duration::from_nanos(from))),
                 format!("{:>9}", show(Duration::from_nanos(to))),
@@ -63,7 +64,8 @@ impl Latencies {
         align(&rows).into_iter().map(|line| line + "\n").collect()
     }
 
-    /// Iterates over the ranges from the shortest to the longest latency: 1, 2, 5, 10 us and so on.
+    /// Iterates over the ranges from the shortest to the longest latency, each with its bounds in
+    /// nanoseconds and its count. The bounds are 0, and powers of ten times 1, 2 and 5.
     fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         let bounds = (2..11).flat_map(|power| STEPS.map(|step| step * 10_u64.pow(power)));
         let bounds: Vec<u64> = std::iter::once(0).chain(bounds).collect();
@@ -81,7 +83,7 @@ impl Latencies {
     }
 }
 
-/// A bar of so many eighths of a character.
+/// Returns a bar that is `eighths` eighths of a character long.
 fn bar(eighths: u64) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     "█".repeat((eighths / 8) as usize) + PARTS[(eighths % 8) as usize]

@@ -68,7 +68,8 @@ impl Column {
         }
     }
 
-    /// Compares two rows: numbers from the highest, text from the first.
+    /// Compares two rows: rates, windows and round-trip times in descending order, the others in
+    /// ascending order.
     fn compare(self, a: &Row, b: &Row) -> Ordering {
         match self {
             Self::Pid => a.pid.cmp(&b.pid),
@@ -94,7 +95,7 @@ impl Column {
 }
 
 impl Row {
-    /// The cells in the order of [`Column::ALL`].
+    /// The texts of the columns, in the order of [`Column::ALL`].
     pub fn cells(&self) -> [String; 10] {
         let qp = &self.qp;
         [
@@ -142,8 +143,8 @@ impl Row {
     }
 }
 
-/// Returns the queue pairs of `now` with the rates since `before`, which is `elapsed` earlier. The
-/// rates of a queue pair that did not exist then are those since its creation.
+/// Returns the queue pairs of `now` with their rates since `before`, which is `elapsed` earlier. If
+/// a queue pair is not in `before`, its counts since its creation are used.
 pub fn rows(before: &Survey, now: &Survey, elapsed: Duration) -> Vec<Row> {
     let known: HashMap<(u64, u32), &QueuePairReport> = before
         .processes
@@ -185,7 +186,7 @@ pub fn select(mut rows: Vec<Row>, filter: &str, column: Column, reverse: bool) -
     rows.sort_by(|a, b| {
         let order = column.compare(a, b);
         let order = if reverse { order.reverse() } else { order };
-        // Equal rows keep their places between two screens.
+        // With a second key, equal rows keep their order between two surveys.
         order.then(a.pid.cmp(&b.pid)).then(a.qp.qpn.cmp(&b.qp.qpn))
     });
     rows

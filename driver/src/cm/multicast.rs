@@ -1,4 +1,4 @@
-//! Multicast groups of an identifier (A17.9.4).
+//! The multicast groups that an identifier has joined (A17.9.4).
 //!
 //! On RoCE the IP address of the group is its GID. The socket joins the group when a queue pair is
 //! attached to it.
@@ -18,8 +18,8 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::qp::AddressVector;
 
 impl Id {
-    /// Joins a group. [`EventKind::MulticastJoin`] follows, with the address vector for sending to
-    /// it. The receiver of that event attaches the queue pair to the group.
+    /// Joins a group. The event [`EventKind::MulticastJoin`] follows, with the address vector for
+    /// sending to the group. The receiver of the event attaches the queue pair to the group.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -39,7 +39,7 @@ impl Id {
             tag,
             acks: AckCount::default(),
         });
-        let way = DatagramDetails {
+        let datagram = DatagramDetails {
             private_data: Vec::new(),
             av: AddressVector {
                 dgid: group.gid(),
@@ -54,7 +54,7 @@ impl Id {
             qkey: UDP_QKEY,
         };
         inner.groups.push(Arc::clone(&group));
-        let details = Details::Multicast(group, Box::new(way));
+        let details = Details::Multicast(group, Box::new(datagram));
         self.raise(EventKind::MulticastJoin, 0, details);
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! Ports of the connection manager, unique on the host like the ports of sockets.
 //!
-//! The kernel's connection manager has a table of ports; processes have no common table. A port is
-//! claimed by names that the kernel gives to one process at a time (`net::names`): one name for
-//! each address, and one for all addresses of an IP version (the wildcard). A bind to a specific
-//! address claims its name, then checks for the wildcard's. A bind to the wildcard claims its name,
-//! then checks for each address of the host. Each side claims before it checks, so at least one of
-//! two conflicting binds sees the other.
+//! The kernel's connection manager has one table of ports; urxe's processes share none. A bind
+//! claims names of abstract Unix sockets, which the kernel gives to one process at a time
+//! (`net::names`): one name for each address, and one for all addresses of an IP version (the
+//! wildcard). A bind to a specific address claims its name, then checks for the name of the
+//! wildcard. A bind to the wildcard claims its name, then checks for the name of each address of
+//! the host. Each side claims before it checks, so at least one of two conflicting binds detects
+//! the other.
 //!
 //! The error of a bind is that of the kernel's `cma_check_port`: EADDRINUSE if both binds are to
 //! the same address, and EADDRNOTAVAIL if one of them is to the wildcard or a loopback address.
@@ -44,7 +45,7 @@ pub struct PortRequest {
     pub reuse: bool,
 }
 
-/// Errors of taking a port.
+/// Errors of a bind to a port.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The port is in use at this address: EADDRINUSE.
@@ -62,20 +63,20 @@ pub enum PortError {
     },
     /// The port needs a privilege: EACCES.
     #[error(
-        "ports below {first_free} are for programs with the capability CAP_NET_BIND_SERVICE: use \
-         another than {port}"
+        "port {port} needs the capability CAP_NET_BIND_SERVICE: use port {first_free} or a higher \
+         one"
     )]
     Privileged {
         /// The port.
         port: u16,
-        /// The first port without privilege.
+        /// The first port that needs no privilege.
         first_free: u16,
     },
     /// All ports of the local range are in use: EADDRNOTAVAIL.
     #[error("all ports of net.ipv4.ip_local_port_range are taken")]
     NoneFree,
-    /// The kernel cannot give the name.
-    #[error("a port could not be taken by the name of a Unix socket: {0}")]
+    /// A system call that claims or checks a name failed.
+    #[error("the port could not be claimed by the name of a Unix socket: {0}")]
     System(#[from] io::Error),
 }
 
@@ -124,7 +125,7 @@ impl BindAddress {
         }
     }
 
-    /// Returns whether a local address matches both.
+    /// Returns whether some local address matches both.
     fn overlaps(self, other: BindAddress) -> bool {
         match (self, other) {
             (BindAddress::One(one), BindAddress::One(another)) => one == another,
@@ -146,7 +147,7 @@ impl fmt::Display for BindAddress {
     }
 }
 
-/// The number of processes that may share a port. An exclusive bind checks a name for each of them.
+/// The number of processes that may share a port. An exclusive bind checks this many names.
 const MAX_SHARING: u8 = 16;
 
 /// A port of this process, with its port space.
@@ -161,7 +162,7 @@ impl Key {
         format!("cm/{:x}/{}/{address}", self.space as u16, self.port)
     }
 
-    /// Returns the names of the processes that share a port, with their numbers.
+    /// Returns the names for processes that share a port, with their numbers.
     fn shared_names(self, address: BindAddress) -> impl Iterator<Item = (u8, String)> {
         let name = self.name(address);
         (0..MAX_SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
@@ -186,7 +187,7 @@ impl Conflict {
         }
     }
 
-    /// Returns the conflict of two binds to the same addresses.
+    /// Returns the conflict of two binds that are both to `addresses`.
     fn of(addresses: &[BindAddress]) -> Conflict {
         Conflict::between(addresses, &[])
     }
@@ -207,7 +208,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// Returns whether it shares its port with other owners that share theirs.
+    /// Returns whether other owners that permit it too may have the same port.
     fn shares(&self) -> bool {
         self.reuse.load(Ordering::Relaxed) && !self.listens.load(Ordering::Relaxed)
     }
@@ -277,9 +278,9 @@ impl Port {
         Ok(Some(shares))
     }
 
-    /// Returns where another process has the port exclusively, if its address overlaps `address`.
-    /// The name of `address` itself is not checked.
-    fn is_exclusive_elsewhere(
+    /// Returns an address that overlaps `address`, and at which another process has the port
+    /// exclusively. `address` itself is not checked.
+    fn exclusive_elsewhere(
         &self,
         lookup: &Lookup,
         key: Key,
@@ -293,8 +294,9 @@ impl Port {
         Ok(None)
     }
 
-    /// Returns where other processes share the port, if their address overlaps `address`.
-    fn is_shared_elsewhere(
+    /// Returns an address, equal to `address` or overlapping it, at which other processes share the
+    /// port.
+    fn shared_elsewhere(
         &self,
         lookup: &Lookup,
         key: Key,
@@ -315,8 +317,8 @@ impl Port {
 #[derive(Debug, Default)]
 struct Ports {
     by_key: HashMap<Key, Port>,
-    /// The port that was assigned last. It is not assigned twice in a row: peers may still have
-    /// state for it.
+    /// The port that was assigned last. The next request gets another one, because peers may still
+    /// have state for this one.
     last: u16,
 }
 
@@ -377,7 +379,7 @@ impl PortClaim {
         self.owner.reuse.store(reuse, Ordering::Relaxed);
     }
 
-    /// Makes the port exclusive: requests for a listener must have one destination.
+    /// Makes the port exclusive, because each connection request must reach one listener.
     ///
     /// # Errors
     /// [`PortError::InUse`] or [`PortError::NotAvailable`] while the port is shared.
@@ -399,7 +401,7 @@ impl PortClaim {
         };
         let lookup = Lookup::new()?;
         for address in addresses {
-            if let Some(other) = port.is_shared_elsewhere(&lookup, self.key, *address)? {
+            if let Some(other) = port.shared_elsewhere(&lookup, self.key, *address)? {
                 return Err(conflict(Conflict::between(addresses, &[other])));
             }
         }
@@ -428,7 +430,7 @@ impl Drop for PortClaim {
 }
 
 impl Ports {
-    /// Takes any port that is not in use in this process or another one.
+    /// Takes a random port that no process uses.
     fn take_any(&mut self, space: PortSpace, owner: &Arc<Owner>) -> Result<PortClaim, PortError> {
         let range = local_port_range();
         let count = range.len();
@@ -477,13 +479,13 @@ impl Ports {
                 None => return Ok(with_same),
             }
             for address in &owner.addresses {
-                if let Some(other) = port.is_shared_elsewhere(&lookup, key, *address)? {
+                if let Some(other) = port.shared_elsewhere(&lookup, key, *address)? {
                     return Ok(with(other));
                 }
             }
         }
         for address in &owner.addresses {
-            if let Some(other) = port.is_exclusive_elsewhere(&lookup, key, *address)? {
+            if let Some(other) = port.exclusive_elsewhere(&lookup, key, *address)? {
                 return Ok(with(other));
             }
         }
@@ -495,7 +497,7 @@ impl Ports {
     }
 }
 
-/// Returns the other addresses whose names can conflict with `address`.
+/// Returns the other addresses whose claims conflict with one of `address`.
 fn others(address: BindAddress) -> Vec<BindAddress> {
     let all = match address {
         BindAddress::One(address) => return vec![BindAddress::wildcard_of(address)],

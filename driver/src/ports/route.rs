@@ -1,5 +1,5 @@
-//! Routes: how packets reach the peer that an address vector names. Connected queue pairs and
-//! address handles have one.
+//! Routes: the network path to the peer that an address vector names. Each connected queue pair and
+//! each address handle has one.
 
 use super::open::{LocalPort, Ports};
 use crate::device::Device;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use urxe_net::{FaultSpec, OpenError, Path, PathOptions, ROCE_PORT};
 use urxe_proto::qp::AddressVector;
 
-/// A network path, and the local address that it starts at.
+/// A network path and its local address.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) local: Arc<LocalPort>,
@@ -20,10 +20,10 @@ pub(crate) struct Route {
 /// An error in the resolution of an address vector.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// The address vector has no GID of the peer, which RoCE requires (A17.4): EINVAL.
+    /// The address vector has no GID, which RoCE requires (A17.4): EINVAL.
     #[error(
-        "the program gave no GID for the peer, and RoCE has no other address: tell both sides \
-         which GID index to use (ibv_rc_pingpong and its like: `-g 0`)"
+        "the program gave no GID for the peer, and RoCE has no other address: give both programs \
+         a GID index (for example `ibv_rc_pingpong -g 0`)"
     )]
     NoPeerGid,
     /// The port has no GID with this index: EINVAL.
@@ -34,8 +34,8 @@ pub enum RouteError {
         /// The requested index.
         index: u8,
     },
-    /// The kernel has no route to the peer: ENETUNREACH or EHOSTUNREACH, or the error of an
-    /// administrator's route.
+    /// The kernel has no route to the peer: ENETUNREACH, EHOSTUNREACH, or the error of a route of
+    /// type `blackhole` or `prohibit`.
     #[error("there is no route from {from} to {to}: {source}")]
     NoRoute {
         /// The local address.
@@ -65,8 +65,8 @@ impl Route {
     /// Resolves `av` to a route. Opens the sockets of the local address. Flows with equal keys have
     /// the same UDP source port. `faults` replace those of `URXE_FAULTS`.
     ///
-    /// The kernel must have a route to a unicast peer. There is no neighbour lookup: the absence of
-    /// a host that should be on the link is detected by retries.
+    /// The kernel must have a route to a unicast peer. The link-layer address is not resolved here:
+    /// if a host on the link is absent, the retries of its queue pairs are exhausted.
     pub(crate) fn resolve(
         ports: &Ports,
         device: &Device,
@@ -108,19 +108,19 @@ impl Route {
 /// Checks that the kernel has a route between two addresses of the same IP version.
 ///
 /// # Errors
-/// The error of the system call. ENETUNREACH from a loopback address to an address that is not of
-/// this host, where the kernel's error depends on the IP version.
+/// The error of the system call. From a loopback address to an address of another host, always
+/// ENETUNREACH; the kernel's error would depend on the IP version.
 pub(crate) fn check_route(source: SocketAddr, destination: SocketAddr) -> io::Result<()> {
     if source.ip().is_loopback() && !is_of_this_host(destination)? {
         return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
     }
     let socket = udp_socket(source.ip())?;
     socket.bind(&SockAddr::from(with_port(source, 0)))?;
-    // Connecting a datagram socket looks the route up and sends nothing.
+    // connect(2) on a datagram socket looks up the route and sends nothing.
     socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))
 }
 
-/// Returns whether an address belongs to this host: no other can be bound.
+/// Returns whether an address belongs to this host, that is, whether a socket can be bound to it.
 pub(crate) fn is_of_this_host(address: SocketAddr) -> io::Result<bool> {
     let socket = udp_socket(address.ip())?;
     Ok(socket.bind(&SockAddr::from(with_port(address, 0))).is_ok())

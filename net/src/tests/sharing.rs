@@ -1,4 +1,4 @@
-//! Processes that share an address: each gets its datagrams while others join and leave.
+//! Processes that share an address: each receives its datagrams while others join and leave.
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn processes_that_join_together_forward_nothing() {
         for (node, _) in &joined {
             other.send((address, node.qpn()), 0, &[256; 10]);
         }
-        // On a busy machine opening times out, and the processes continue learning while they work.
+        // On a busy machine `open` times out, and the sweep continues while the process receives.
         let timed_out = joined
             .iter()
             .any(|(_, took)| *took >= steering::SWEEP_TIMEOUT);
@@ -136,7 +136,7 @@ fn processes_that_join_together_forward_nothing() {
 #[test]
 fn datagrams_that_arrive_while_the_port_opens_are_kept() {
     let address = own_address();
-    // The old node answers no probe meanwhile, so opening takes its full time.
+    // The old node answers no probes, so `open` takes its full timeout.
     let mut old = Node::new(address, Options::default());
     let mut other = Node::new(own_address(), Options::default());
     let shared = Shared::new(Options::default()).unwrap();
@@ -145,7 +145,8 @@ fn datagrams_that_arrive_while_the_port_opens_are_kept() {
     let endpoint = std::thread::scope(|scope| {
         let opening = scope.spawn(|| shared.open(address).unwrap());
         while !opening.is_finished() && sent < 40 {
-            // No program includes the new socket yet, so the kernel distributes flows over both.
+            // No steering program includes the new socket yet, so the kernel distributes flows over
+            // both sockets.
             other.send_flow((address, qpn), sent, sent, &[64]);
             sent += 1;
             std::thread::sleep(Duration::from_micros(500));
@@ -165,7 +166,7 @@ fn datagrams_that_arrive_while_the_port_opens_are_kept() {
 fn qp_1_belongs_to_the_lowest_slot_and_moves_when_its_process_ends() {
     let address = own_address();
     let mut processes = [(); 3].map(|()| Shared::new(Options::default()).unwrap());
-    // A joining process learns of the existing ones, but they are not notified of it.
+    // Existing processes are not notified of a joining one, so they open in the order of the slots.
     processes.sort_by_key(|shared| shared.slot());
     let mut nodes: Vec<Node> = processes
         .into_iter()
@@ -182,7 +183,8 @@ fn qp_1_belongs_to_the_lowest_slot_and_moves_when_its_process_ends() {
     });
     drop(nodes.remove(0));
     let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
-    // Each may lose one datagram to the ended process before it knows; the transport retransmits.
+    // Each process may forward one datagram to the ended one before it detects the end. That
+    // datagram is lost; the transport would retransmit it.
     for _ in 0..2 {
         let before = all[0].got.len();
         let mut number = 2;

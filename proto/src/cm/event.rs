@@ -4,16 +4,16 @@ use super::wire::private_data::{Info, PrivateData};
 use super::wire::{RejectReason, Rep, Req, SidrRep, SidrReq, disconnect, mra, rej, rtu};
 use super::{Address, CommId, ListenerId};
 
-/// The answer that a message did not get.
+/// The response that did not arrive in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Awaited {
-    /// The REP to a REQ. The identifier ceases to exist.
+    /// The REP to a REQ. The identifier no longer exists.
     Rep,
     /// The RTU to a REP. The connection enters TimeWait.
     Rtu,
     /// The DREP to a DREQ. The connection enters TimeWait.
     Drep,
-    /// The SIDR_REP to a SIDR_REQ. The identifier ceases to exist.
+    /// The SIDR_REP to a SIDR_REQ. The identifier no longer exists.
     SidrRep,
 }
 
@@ -49,12 +49,12 @@ pub enum Event {
         /// Private data from the peer's program.
         private_data: Box<PrivateData<{ rtu::PRIVATE_DATA }>>,
     },
-    /// The connection is established by [`super::Manager::establish`].
+    /// The program has called [`super::Manager::establish`]; the connection is established.
     Established {
         /// The connection.
         id: CommId,
     },
-    /// The peer sent an MRA: its answer is delayed.
+    /// The peer sent an MRA: its response will take longer.
     Delayed {
         /// The connection.
         id: CommId,
@@ -73,21 +73,21 @@ pub enum Event {
         info: Info,
         /// Private data from the peer's program.
         private_data: Box<PrivateData<{ rej::PRIVATE_DATA }>>,
-        /// Whether this is the last event; otherwise [`Event::TimeWaitExit`] is.
+        /// Whether this is the last event; otherwise [`Event::TimeWaitExit`] follows.
         last: bool,
     },
-    /// The peer did not answer.
+    /// The peer did not respond.
     TimedOut {
         /// The connection or resolution.
         id: CommId,
-        /// The missing answer.
+        /// The missing response.
         awaited: Awaited,
     },
     /// The peer disconnects. Answer with [`super::Manager::disconnect`].
     DisconnectRequest {
         /// The connection.
         id: CommId,
-        /// From the peer's program.
+        /// Private data from the peer's program.
         private_data: Box<PrivateData<{ disconnect::DREQ_PRIVATE_DATA }>>,
     },
     /// The connection has ended.
@@ -109,7 +109,7 @@ pub enum Event {
         /// The connection.
         id: CommId,
     },
-    /// A peer requests the queue pair of a service. Answer with [`super::Manager::answer`].
+    /// A peer requests the queue pair number of a service. Answer with [`super::Manager::answer`].
     ResolutionRequest {
         /// The listener.
         listener: ListenerId,
@@ -151,7 +151,7 @@ impl Event {
 
     /// Whether the identifier no longer exists after this event.
     ///
-    /// The identifier of an [`Event::ResolutionRequest`] ceases to exist when it is answered.
+    /// The identifier of an [`Event::ResolutionRequest`] exists until the request is answered.
     pub fn is_last(&self) -> bool {
         match self {
             Event::TimeWaitExit { .. } | Event::Resolved { .. } => true,

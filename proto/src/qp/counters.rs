@@ -35,8 +35,7 @@ counters! {
     sends_done,
     /// Receives completed successfully.
     receives_done,
-    /// RDMA WRITEs without immediate data executed for the peer. The program gets no completion for
-    /// them.
+    /// RDMA WRITEs without immediate data executed for the peer; they generate no completions here.
     writes_done,
     /// Packets received and accepted for this queue pair.
     received_packets,
@@ -64,16 +63,16 @@ counters! {
     remote_access_naks_sent,
     /// Fatal NAKs sent with the code remote operational error.
     remote_operation_naks_sent,
-    /// How often responses exceeded what could be sent at once, so that the rest was deferred.
+    /// How often responses were deferred because the sink was full.
     responses_deferred,
-    /// Probe packets: single retransmissions after some round trips without an acknowledgement.
+    /// Probes sent: single packets retransmitted after some round trips without an acknowledgement.
     probes,
     /// Timeouts that led to a retransmission.
     timeouts,
     /// Timeouts of a long packet or response although the peer answered a short packet meanwhile: a
     /// link of the path may have a smaller MTU.
     long_packet_timeouts,
-    /// How often an acknowledgement covered a READ or atomic whose response was missing.
+    /// How often an acknowledgement covered a READ or atomic of which responses were missing.
     responses_lost,
     /// How often `retry_cnt` was exhausted.
     retries_exceeded,

@@ -18,9 +18,9 @@ pub struct Function {
 /// The handle of librdmacm; null if it cannot be loaded.
 struct Library(*mut c_void);
 
-// SAFETY: the dynamic linker accepts a handle from any thread.
+// SAFETY: the value is only passed to dlsym(3), which any thread may call with the handle.
 unsafe impl Send for Library {}
-// SAFETY: the dynamic linker accepts a handle from any thread.
+// SAFETY: the value is only passed to dlsym(3), which several threads may call at the same time.
 unsafe impl Sync for Library {}
 
 fn library() -> *mut c_void {
@@ -54,7 +54,8 @@ impl Function {
             address = inside(|| match library() {
                 // A null handle would search the default scope and find the C library's functions.
                 none if none.is_null() => none,
-                // SAFETY: `library` is a valid handle, and the name is NUL-terminated.
+                // SAFETY: `library` is a non-null handle from dlopen(3) that is never closed. The
+                // name is NUL-terminated.
                 library => unsafe { libc::dlsym(library, self.name.as_ptr()) },
             });
             self.address.store(address, Ordering::Relaxed);
@@ -125,7 +126,7 @@ pub unsafe fn connect(rsocket: c_int, address: *const sockaddr, len: socklen_t) 
 
 /// Closes an rsocket that is not used any more.
 pub fn close(rsocket: c_int) {
-    // SAFETY: `rclose` has this type and no further preconditions.
+    // SAFETY: `rclose` has this type, and accepts any number.
     unsafe {
         if let Some(function) = RCLOSE.get::<unsafe extern "C" fn(c_int) -> c_int>() {
             inside(|| function(rsocket));
@@ -137,7 +138,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls into librdmacm. Meanwhile sockets that this thread creates are the kernel's.
+/// Calls into librdmacm. During the call, sockets that this thread creates are kernel sockets.
 pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     let before = INSIDE.replace(true);
     let result = call();

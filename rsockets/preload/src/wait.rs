@@ -16,15 +16,15 @@ use crate::table;
 
 real! { poll ppoll __poll_chk }
 
-/// Returns whether any of these descriptors is in the table.
+/// Returns whether any of these descriptors is an rsocket, that is, in the table.
 fn any_rsocket(numbers: impl IntoIterator<Item = c_int>) -> bool {
     numbers
         .into_iter()
         .any(|number| table::find(number).is_some())
 }
 
-/// Returns the target of a descriptor. Resolves a deferred accepted connection first, because no
-/// data arrives before.
+/// Returns the descriptor or rsocket behind a number of the program. Resolves a deferred accepted
+/// connection first, because it receives no data before.
 fn behind(number: c_int) -> c_int {
     match table::find(number) {
         Some(target) => {
@@ -35,7 +35,7 @@ fn behind(number: c_int) -> c_int {
     }
 }
 
-/// Waits by `rpoll` for the program's descriptors.
+/// Calls `rpoll` with the targets of the program's descriptors.
 fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
     type Poll = unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int;
     let mut pollfds: Vec<pollfd> = fds
@@ -58,11 +58,11 @@ fn rpoll(fds: &mut [pollfd], timeout: c_int) -> c_int {
     found
 }
 
-/// Copies an array.
+/// Copies the elements of an array.
 ///
 /// # Safety
 /// `fds` must point to `count` readable elements.
-unsafe fn copies(fds: *const pollfd, count: nfds_t) -> Vec<pollfd> {
+unsafe fn copy(fds: *const pollfd, count: nfds_t) -> Vec<pollfd> {
     (0..count as usize)
         // SAFETY: `at < count`, and `fds` points to `count` readable elements (section Safety).
         .map(|at| unsafe { fds.add(at).read() })
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
         if !polls_rsockets(fds, count) {
             return next!(poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int);
         }
-        let mut polled = copies(fds, count);
+        let mut polled = copy(fds, count);
         let found = rpoll(&mut polled, timeout);
         for (at, fd) in polled.iter().enumerate() {
             (&raw mut (*fds.add(at)).revents).write(fd.revents);
@@ -89,6 +89,8 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
     }
 }
 
+/// Returns whether an rsocket is among the descriptors.
+///
 /// # Safety
 /// `fds` must point to `count` readable elements.
 unsafe fn polls_rsockets(fds: *const pollfd, count: nfds_t) -> bool {
@@ -107,7 +109,8 @@ pub unsafe extern "C" fn __poll_chk(
     timeout: c_int,
     room: usize,
 ) -> c_int {
-    // SAFETY: the arguments are the caller's under the contract of the C function.
+    // SAFETY: the arguments fulfil the contract of `__poll_chk`, which includes that of `poll`: the
+    // caller's contract, section Safety.
     unsafe {
         if room / size_of::<pollfd>() >= count as usize {
             return poll(fds, count, timeout);
@@ -121,8 +124,9 @@ pub unsafe extern "C" fn __poll_chk(
 /// # Safety
 /// `mask` must be null or point to a signal set.
 unsafe fn with_signals<R>(mask: *const sigset_t, wait: impl FnOnce() -> R) -> R {
-    // SAFETY: a non-null `mask` is valid (section Safety), and `sigprocmask` initializes the old
-    // set.
+    // SAFETY: zeroes are a valid `sigset_t`. A non-null `mask` points to a signal set: the caller's
+    // contract, section Safety. The first call stores the old set in `before`, which is a local
+    // variable.
     unsafe {
         let mut before: sigset_t = mem::zeroed();
         if !mask.is_null() {

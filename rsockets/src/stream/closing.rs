@@ -1,4 +1,4 @@
-//! Connections that are closed without a waiting caller.
+//! Closes sockets without blocking the caller.
 
 use super::link::Link;
 use super::{Phase, StreamSocket};
@@ -60,8 +60,8 @@ impl Closing for ClosingStream {
     }
 
     fn advance(&self) -> bool {
-        // The descriptor becomes readable for completions after `arm`. The attempt below processes
-        // those before it.
+        // The descriptor becomes readable for completions after `arm`. The call of `try_shut_down`
+        // below processes those before it.
         self.link.clear();
         self.link.arm();
         let mut announced = self.announced.load(Ordering::Relaxed);

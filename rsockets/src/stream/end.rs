@@ -115,7 +115,7 @@ impl End {
             receive_buffer,
             lists,
         };
-        parts.bring_to(id, QpState::Init)?;
+        parts.modify_to(id, QpState::Init)?;
         for _ in 0..sizes.receive_queue {
             parts.qp.post_receive(RECEIVE, &[])?;
         }
@@ -146,7 +146,7 @@ impl End {
     /// Connects the queue pair to the peer's, whose address `id` has.
     pub fn connect(&mut self, id: &Id, peer: ConnData) -> Result<(), Error> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.parts.bring_to(id, state)?;
+            self.parts.modify_to(id, state)?;
         }
         let buffer = place(&self.parts.receive_buffer);
         self.stream = Some(Stream::new(&self.parts.sizes, buffer, peer));
@@ -266,7 +266,7 @@ impl Targets for TargetList<'_> {
 }
 
 impl Parts {
-    fn bring_to(&self, id: &Id, state: QpState) -> Result<(), Error> {
+    fn modify_to(&self, id: &Id, state: QpState) -> Result<(), Error> {
         let (mut attr, mask) = id.qp_attributes(state)?;
         attr.min_rnr_timer = MIN_RNR_TIMER;
         Ok(self.qp.modify(&attr, mask)?)

@@ -1,4 +1,5 @@
-//! Stream sockets: addresses, connection phases and options. A `link::Link` is the connection.
+//! Stream sockets: addresses, connection phases and options. The connection itself is a
+//! `link::Link`.
 
 mod closing;
 mod connect;
@@ -34,7 +35,7 @@ use urxe_proto::rsocket::stream::{Phase as LinkPhase, Shutdown};
 pub struct StreamSocket {
     me: Weak<StreamSocket>,
     service: Arc<Service>,
-    /// The process of the socket. A forked child cannot use its parent's sockets.
+    /// The process that created the socket. A forked child cannot use its parent's sockets.
     process: u32,
     id: Arc<Id>,
     /// The listening socket of an accepted connection.
@@ -75,7 +76,7 @@ enum Phase {
     Failed,
 }
 
-/// Options that are stored with little further effect.
+/// The socket options.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// `SO_REUSEADDR`.
@@ -195,7 +196,7 @@ impl StreamSocket {
         self.link()
     }
 
-    /// Returns whether a call with this flag is nonblocking.
+    /// Returns whether a call is nonblocking, by its flag `MSG_DONTWAIT` or by the socket.
     fn must_not_wait(&self, dont_wait: bool) -> bool {
         dont_wait || self.is_nonblocking()
     }
@@ -205,10 +206,10 @@ impl StreamSocket {
         self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
     }
 
-    /// Sends data; as much as there is room for, if nonblocking.
+    /// Sends data; if nonblocking, as much as there is room for.
     ///
     /// # Errors
-    /// `ECONNRESET` if the peer receives no more; `EAGAIN`.
+    /// `ECONNRESET` if the peer receives no more; `EAGAIN` if nonblocking and there is no room.
     pub fn send(&self, source: &mut dyn Source, dont_wait: bool) -> Result<u64, Error> {
         let nonblocking = self.must_not_wait(dont_wait);
         self.link_for(nonblocking)?.send(source, nonblocking)
@@ -217,7 +218,7 @@ impl StreamSocket {
     /// Receives data; 0 bytes if the peer sends no more.
     ///
     /// # Errors
-    /// `ECONNRESET` if the connection failed; `EAGAIN`.
+    /// `ECONNRESET` if the connection failed; `EAGAIN` if nonblocking and there is no data.
     pub fn receive(
         &self,
         sink: &mut dyn Sink,
@@ -254,10 +255,10 @@ impl StreamSocket {
         Ok(Arc::clone(&link.iomaps.pd))
     }
 
-    /// Maps registered memory at `offset`, if `for_peer` for writes of the peer.
+    /// Maps registered memory at `offset`; with `for_peer`, the peer may write to it.
     ///
     /// # Errors
-    /// `ENOMEM` if the peer's list has no free entry.
+    /// `ENOMEM` if the peer's list of mappings has no free entry.
     pub fn map(&self, mr: Mr, offset: u64, for_peer: bool) -> Result<(), Error> {
         let link = self.link().map_err(|_| Errno::INVAL)?;
         link.iomaps
@@ -297,7 +298,7 @@ impl StreamSocket {
 
     /// Shuts down one or both directions like [`StreamSocket::shut_down`], without waiting.
     ///
-    /// `announced` is whether an earlier call has sent the message about it to the peer.
+    /// `announced` is whether the shutdown message has been sent to the peer; the call updates it.
     ///
     /// # Errors
     /// `EAGAIN` until sent data has arrived: the caller repeats the call.
@@ -313,7 +314,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Closes the socket after sent data has arrived.
+    /// Waits until sent data has arrived, and closes the socket.
     pub fn close(&self) {
         if self.process != process::id() {
             // In a forked child the objects belong to the parent and must not be dropped.
@@ -326,12 +327,12 @@ impl StreamSocket {
         self.release();
     }
 
-    /// Releases the connection and what belongs to the socket.
+    /// Closes the connection and those that were not accepted, and wakes the waiting threads.
     fn release(&self) {
         self.service.forget(self);
         self.id.close();
-        while let Some(unseen) = self.arrivals.take() {
-            unseen.close();
+        while let Some(unaccepted) = self.arrivals.take() {
+            unaccepted.close();
         }
         self.watchers.notify();
     }
@@ -409,7 +410,7 @@ impl StreamSocket {
         }
     }
 
-    /// Returns the sizes; those of the connection, if there is one.
+    /// Returns the sizes of queues and buffers; those of the connection, if there is one.
     pub fn settings(&self) -> Settings {
         let state = lock(&self.state);
         let mut settings = state.settings;
@@ -438,7 +439,7 @@ impl StreamSocket {
         lock(&self.state).options
     }
 
-    /// Changes options that are only stored.
+    /// Changes the stored options.
     pub fn change_options(&self, change: impl FnOnce(&mut Options)) {
         change(&mut lock(&self.state).options);
     }
@@ -467,7 +468,7 @@ impl StreamSocket {
 
     /// Sets `IP_TOS`.
     pub fn set_type_of_service(&self, value: i32) {
-        // The IP header has 8 bits.
+        // The field of the IP header has 8 bits.
         self.id.set_type_of_service(value as u8);
         self.change_options(|options| options.type_of_service = value);
     }
@@ -508,11 +509,11 @@ impl StreamSocket {
 
 /// Returns the system's `tcp_keepalive_time` in seconds.
 fn system_keep_idle() -> u32 {
-    const USUAL: u32 = 7200;
+    const DEFAULT: u32 = 7200;
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time");
     text.ok()
         .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(USUAL)
+        .unwrap_or(DEFAULT)
 }
 
 impl Stream for StreamSocket {

@@ -1,5 +1,5 @@
-//! Delayed ACKs: each is sent with the application's response, at its next empty poll, or by the
-//! progress thread.
+//! Delayed ACKs: each is sent with the application's response, at the next empty poll of the
+//! application, or by the progress thread.
 
 use crate::deferred::Deferred;
 use crate::delayed_ack::DelayedAck;
@@ -11,13 +11,13 @@ use loom::sync::Mutex;
 use std::sync::Arc;
 use urxe_proto::time::Time;
 
-/// The time of all events, so every response is in time.
+/// The time of all events, so no response is too late for delayed ACKs.
 const NOW: Time = Time(1_000_000_000);
 
-/// The number of messages for each queue pair.
-const ALL: u32 = 2;
+/// The number of messages to each queue pair.
+const MESSAGES: u32 = 2;
 
-/// The part of a queue pair that decides about delayed ACKs, with counters.
+/// The part of a queue pair that decides whether ACKs are delayed, with counters.
 struct Qp(Mutex<Acks>);
 
 struct Acks {
@@ -34,7 +34,7 @@ struct Engine {
 
 impl Engine {
     /// Returns an engine with two queue pairs whose applications have responded often enough for
-    /// delayed ACKs. `expected` messages are outstanding at the first, the others at the second.
+    /// delayed ACKs. `expected` messages have yet to arrive at the first, the others at the second.
     fn new(expected: u32) -> Arc<Self> {
         let qp = |expected| {
             let mut delayed_ack = DelayedAck::default();
@@ -43,7 +43,7 @@ impl Engine {
             }
             delayed_ack.posted(NOW, 0);
             delayed_ack.release();
-            let arrived = ALL - expected;
+            let arrived = MESSAGES - expected;
             let acks = Acks {
                 delayed_ack,
                 arrived,
@@ -52,13 +52,13 @@ impl Engine {
             Arc::new(Qp(Mutex::new(acks)))
         };
         Arc::new(Engine {
-            qps: [qp(expected), qp(ALL - expected)],
+            qps: [qp(expected), qp(MESSAGES - expected)],
             waiting: Deferred::with(Timer::new()),
             handoff: Handoff::new(),
         })
     }
 
-    /// Models `Qp::go_on`.
+    /// Models the driver's `Incoming::answer` and `Engine::delay_ack`.
     fn arrive(&self, at: usize) {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
@@ -114,7 +114,7 @@ impl Engine {
     fn assert_all_are_acknowledged(&self) {
         for qp in &self.qps {
             let acks = lock(&qp.0);
-            assert_eq!((acks.arrived, acks.acknowledged), (ALL, ALL));
+            assert_eq!((acks.arrived, acks.acknowledged), (MESSAGES, MESSAGES));
         }
     }
 }

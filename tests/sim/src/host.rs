@@ -74,7 +74,7 @@ pub struct SimHost {
 }
 
 impl SimHost {
-    fn note_local(&self, key: RKey) -> Result<(), MemoryError> {
+    fn record_local(&self, key: RKey) -> Result<(), MemoryError> {
         self.local.borrow_mut().push(key.0);
         Ok(())
     }
@@ -221,11 +221,11 @@ impl Memory for SimHost {
     }
 
     fn bind_window(&self, bind: &WindowBind) -> Result<(), MemoryError> {
-        self.note_local(bind.window)
+        self.record_local(bind.window)
     }
 
     fn invalidate_local(&self, rkey: RKey) -> Result<(), MemoryError> {
-        self.note_local(rkey)
+        self.record_local(rkey)
     }
 }
 

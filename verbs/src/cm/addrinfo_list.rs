@@ -1,4 +1,4 @@
-//! Lists of `rdma_addrinfo`, in memory of the C library.
+//! Lists of `rdma_addrinfo`, allocated with `calloc`.
 
 use std::mem::size_of;
 use std::ptr;
@@ -9,7 +9,7 @@ use crate::ffi::*;
 /// A list of results, freed when dropped.
 pub(super) struct AddrinfoList(*mut rdma_addrinfo);
 
-// SAFETY: the list is owned exclusively, and any thread may free it.
+// SAFETY: the value is the only owner of the list, and `free` may be called by any thread.
 unsafe impl Send for AddrinfoList {}
 
 impl AddrinfoList {
@@ -39,9 +39,10 @@ impl Drop for AddrinfoList {
     }
 }
 
-/// Allocates zeroed memory with the C library.
+/// Allocates zeroed memory with `calloc`.
 ///
-/// Applications store pointers to memory of their own in these structures; one `free` fits all.
+/// Applications may replace members by memory from `malloc`, and `rdma_freeaddrinfo` frees all
+/// members with `free`.
 pub(super) fn allocate(len: usize) -> Result<*mut u8, Errno> {
     // SAFETY: `calloc` accepts any size.
     let memory = unsafe { libc::calloc(1, len) };
@@ -51,16 +52,20 @@ pub(super) fn allocate(len: usize) -> Result<*mut u8, Errno> {
     }
 }
 
+/// Copies `len` bytes to new memory from [`allocate`].
+///
 /// # Safety
 /// `from` must point to `len` readable bytes.
 pub(super) unsafe fn copy(from: *const u8, len: usize) -> Result<*mut u8, Errno> {
     let memory = allocate(len)?;
     // SAFETY: `from` points to `len` readable bytes: the caller's contract, section Safety.
-    // `memory` has `len` bytes and is new.
+    // `memory` has `len` bytes and was just allocated, so the ranges do not overlap.
     unsafe { ptr::copy_nonoverlapping(from, memory, len) };
     Ok(memory)
 }
 
+/// Frees all entries of a list, and their members.
+///
 /// # Safety
 /// `list` must be null or an unshared list whose members are null or allocated by the C library.
 pub(super) unsafe fn free_list(mut list: *mut rdma_addrinfo) {

@@ -1,4 +1,5 @@
-//! Queue pairs of identifiers, with completion queues created for them where none are given.
+//! The queue pair of an `rdma_cm_id`, and the completion queues that are created for it if the
+//! application passes none.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -42,7 +43,11 @@ fn to_ibv_attr(attr: &QpAttr, mask: AttrMask) -> (ibv_qp_attr, c_int) {
 ///
 /// # Safety
 /// `id` must be a live identifier and `qp` a live queue pair of this library.
-unsafe fn bring_to(id: *mut rdma_cm_id, qp: *mut ibv_qp, state: ibv_qp_state) -> Result<(), Errno> {
+unsafe fn modify_to(
+    id: *mut rdma_cm_id,
+    qp: *mut ibv_qp,
+    state: ibv_qp_state,
+) -> Result<(), Errno> {
     // SAFETY: `id` and `qp` are live: the caller's contract, section Safety. `attr` is a local
     // variable.
     unsafe {
@@ -51,7 +56,7 @@ unsafe fn bring_to(id: *mut rdma_cm_id, qp: *mut ibv_qp, state: ibv_qp_state) ->
     }
 }
 
-/// Moves a new queue pair to INIT, or one of datagrams to RTS.
+/// Moves a new queue pair to INIT; a UD queue pair to RTS.
 ///
 /// # Safety
 /// `id` must be a live identifier and `qp` a live queue pair of this library.
@@ -59,7 +64,7 @@ unsafe fn initialize(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), Errno> 
     // SAFETY: `id` and `qp` are live: the caller's contract, section Safety. `qp_type` is read
     // through a raw pointer.
     unsafe {
-        bring_to(id, qp, IBV_QPS_INIT)?;
+        modify_to(id, qp, IBV_QPS_INIT)?;
         if (&raw const (*id).qp_type).read() != IBV_QPT_UD {
             return Ok(());
         }
@@ -78,10 +83,11 @@ unsafe fn initialize(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<(), Errno> 
 
 /// Moves the identifier's queue pair, if any, to RTS.
 ///
-/// The READ and atomic limits are `resources` (served, outstanding), or those of the connection.
+/// `resources` contains the numbers of READs and atomics that the queue pair serves and issues at a
+/// time; `None` selects those of the connection.
 ///
 /// # Errors
-/// If the connection does not know the peer's queue pair, or a transition fails.
+/// If the peer's queue pair is not known yet, or a transition fails.
 ///
 /// # Safety
 /// `id` must be a live identifier.
@@ -96,8 +102,9 @@ pub(super) unsafe fn make_ready(
         if qp.is_null() {
             return Ok(());
         }
-        // The queue pair was created before the connection: repeat INIT with its access rights.
-        bring_to(id, qp, IBV_QPS_INIT)?;
+        // The queue pair was created before the connection: repeat INIT with the access rights of
+        // the connection.
+        modify_to(id, qp, IBV_QPS_INIT)?;
         for state in [IBV_QPS_RTR, IBV_QPS_RTS] {
             let (mut attr, mask) = attributes(id, state)?;
             if let Some((responder_resources, initiator_depth)) = resources {
@@ -132,10 +139,10 @@ pub(super) unsafe fn fail(id: *mut rdma_cm_id) -> Result<(), Errno> {
     }
 }
 
-/// Creates a completion queue of `size` entries and its channel; none if `size` is 0.
+/// Creates a completion queue of `size` entries and its channel. Does nothing if `size` is 0.
 ///
 /// # Safety
-/// `id` must be a live identifier with a device, `channel` and `queue` pointers to its members.
+/// `id` must be a live identifier with a device. `channel` and `queue` must point to members of it.
 pub(super) unsafe fn create_queue(
     id: *mut rdma_cm_id,
     size: u32,
@@ -146,8 +153,9 @@ pub(super) unsafe fn create_queue(
         return Ok(());
     }
     let size = c_int::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
-    // SAFETY: `id` is live and has an open device, and the other pointers are writable: the
-    // caller's contract, section Safety.
+    // SAFETY: `id` is live, so its `verbs` is readable; it is the context of an open device.
+    // `channel` and `queue` point to members of `id`, which are writable: the caller's contract,
+    // section Safety.
     unsafe {
         let verbs = (&raw const (*id).verbs).read();
         channel.write(errno::unless_null(ibv_create_comp_channel(verbs))?);
@@ -169,7 +177,7 @@ pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
         if (&raw const (*id).qp_type).read() == IBV_QPT_XRC_RECV
             && !(&raw const (*id).srq).read().is_null()
         {
-            // They belong to the shared receive queue.
+            // The completion queues belong to the shared receive queue.
             return;
         }
         for queue in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
@@ -206,7 +214,8 @@ pub(super) unsafe fn xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
 /// Creates the identifier's queue pair.
 ///
 /// # Errors
-/// `EINVAL` if it has one, has no device, or objects of another device are given.
+/// `EINVAL` if the identifier has a queue pair or no device, if the protection domain is of another
+/// device, or if a completion queue is not the one that the identifier already has.
 ///
 /// # Safety
 /// `id` must be null or a live identifier. The pointers in `attr` must be null or live objects of
@@ -249,14 +258,17 @@ pub(super) unsafe fn create(
     })
 }
 
+/// Creates the queue pair, and the completion queues that `attr` does not contain.
+///
 /// # Safety
-/// `id` must be a live identifier with a device, the pointers in `attr` null or live objects of it.
+/// `id` must be a live identifier with a device. The pointers in `attr` must be null or live
+/// objects of that device.
 unsafe fn create_with_queues(
     id: *mut rdma_cm_id,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<(), Errno> {
     // SAFETY: `id` and the objects in `attr` are live: the caller's contract, section Safety. The
-    // members that the application sees are accessed through raw pointers, without references.
+    // application may access the members of `id`, so no references to them are made.
     unsafe {
         if attr.recv_cq.is_null() {
             let queue = &raw mut (*id).recv_cq;
@@ -294,7 +306,8 @@ unsafe fn create_with_queues(
             (&raw mut (*id).pd).write(pd);
         }
         (&raw mut (*id).qp).write(qp);
-        // ECE set by the application applies to queue pairs of its own; this one has no options.
+        // The ECE options that the application has set describe a queue pair that it creates
+        // itself; this queue pair has none.
         id_of(id)?.lock().local_ece = Ece::default();
     }
     Ok(())
@@ -349,7 +362,7 @@ pub(super) unsafe fn create_plain(
 /// `id` must be a live identifier whose queue pair is in no other use.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     // SAFETY: `id` is live: the caller's contract, section Safety. `qp` is replaced by null through
-    // a raw pointer before it is destroyed, so that happens once.
+    // a raw pointer before the queue pair is destroyed, so it is destroyed once.
     unsafe {
         let qp = ptr::replace(&raw mut (*id).qp, ptr::null_mut());
         if !qp.is_null() {

@@ -1,4 +1,4 @@
-//! Calls of programs: creation, change, polling and destruction of completion queues.
+//! The verbs that create, resize, modify, poll and destroy completion queues.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -49,15 +49,15 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// The members that an extended queue can report: all but those of raw packets and tag matching.
-const REPORTED: u64 = (IBV_WC_STANDARD_FLAGS | STAMPS) as u64;
+/// The `IBV_WC_EX_WITH_*` flags that are supported: all but those of raw packets and tag matching.
+const SUPPORTED_WC_FLAGS: u64 = (IBV_WC_STANDARD_FLAGS | TIMESTAMPS) as u64;
 
-/// The members for which a queue must record the time of each completion.
-const STAMPS: u32 =
+/// The flags for which a queue must record the time of each completion.
+const TIMESTAMPS: u32 =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// The supported creation flags. `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect here.
-const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+const CREATE_FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
 /// Implements `create_cq_ex` of a context.
 ///
@@ -73,8 +73,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         // SAFETY: `init_attr` is null or points to readable attributes: the caller's contract,
         // section Safety.
         let mut init_attr = unsafe { entry::read(init_attr) }?;
-        // A member whose bit is clear may hold any value: the structure of older programs ends
-        // before it.
+        // A member whose mask bit is clear may have any value: in programs built with an older
+        // header, the structure ends before it.
         if init_attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
             init_attr.flags = 0;
         }
@@ -97,8 +97,8 @@ unsafe fn create(
     init_attr: &ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, Errno> {
     const MEMBERS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    if init_attr.wc_flags & !REPORTED != 0
-        || init_attr.flags & !FLAGS != 0
+    if init_attr.wc_flags & !SUPPORTED_WC_FLAGS != 0
+        || init_attr.flags & !CREATE_FLAGS != 0
         || init_attr.comp_mask & !MEMBERS != 0
     {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -125,7 +125,7 @@ unsafe fn create(
     let driver = device.driver.create_cq_ex(CqInit {
         capacity: init_attr.cqe,
         channel: notified,
-        stamps: init_attr.wc_flags & u64::from(STAMPS) != 0,
+        stamps: init_attr.wc_flags & u64::from(TIMESTAMPS) != 0,
         ignores_overrun: init_attr.flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
     })?;
     let mut handle = ibv_cq_ex::zeroed();
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// Implements `modify_cq` of a context: sets how long its events may be delayed.
+/// Implements `modify_cq` of a context: sets the moderation of its completion events.
 ///
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library. `attr` must be null or
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 
 /// Destroys a completion queue.
 ///
-/// Returns `EBUSY` while a queue pair completes there. Waits until the program has acknowledged all
+/// Returns `EBUSY` while a queue pair uses it. Waits until the program has acknowledged all
 /// events of this queue that it has received.
 ///
 /// # Safety
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         queue.driver.origin.set_tag(0);
         queue.driver.retire();
         // SAFETY: `cq` is live, and no other call uses it: the caller's contract, section Safety.
-        // No queue pair uses it (checked above), and after `retire` no event refers to it.
+        // No queue pair uses it: `check_none` above. After `retire` no event refers to it.
         drop(unsafe { object::free(cq.cast::<ibv_cq_ex>()) });
         Ok(())
     })
@@ -225,7 +225,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // Disables cancellation by itself where it sends or receives.
+    // The driver disables cancellation where it sends or receives.
     entry::short_number("ibv_poll_cq", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         let queue = unsafe { queue_of(cq) }?;
@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 /// # Safety
 /// `cq` must be null or a live completion queue created by this library.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // Disables cancellation by itself where it sends, or wakes the progress thread.
+    // The driver disables cancellation where it sends or wakes the progress thread.
     entry::short_status("ibv_req_notify_cq", || {
         // SAFETY: `cq` is null or a live completion queue: the caller's contract, section Safety.
         unsafe { queue_of(cq) }?.driver.arm(solicited_only != 0);

@@ -14,7 +14,7 @@ use urxe_rsockets::stream::Ready;
 use urxe_rsockets::watch::Wake;
 use urxe_rsockets::{self as sockets, Socket};
 
-/// Descriptors with their sockets.
+/// Descriptors and, for each rsocket among them, its socket.
 struct Polled {
     fds: Vec<pollfd>,
     sockets: Vec<Option<Socket>>,
@@ -26,7 +26,7 @@ impl Polled {
         Polled { fds, sockets }
     }
 
-    /// Updates the returned events; returns the number of descriptors that have any.
+    /// Updates `revents` of all descriptors. Returns the number of descriptors with an event.
     fn poll_now(&mut self) -> Result<usize, Errno> {
         let mut others = Vec::new();
         for (at, (fd, socket)) in self.fds.iter_mut().zip(&self.sockets).enumerate() {
@@ -47,13 +47,13 @@ impl Polled {
 
     /// Arms the sockets, and returns the kernel descriptors whose readiness signals a change.
     fn arm(&self, wake: &Wake) -> Vec<pollfd> {
-        let of = |(fd, socket): (&pollfd, &Option<Socket>)| match socket {
-            Some(Socket::Stream(stream)) => reads(stream.arm(|fd| fd.as_raw_fd())),
-            Some(Socket::Datagram(datagrams)) => reads(datagrams.arm(|fd| fd.as_raw_fd())),
+        let pollfd_of = |(fd, socket): (&pollfd, &Option<Socket>)| match socket {
+            Some(Socket::Stream(stream)) => readable(stream.arm(|fd| fd.as_raw_fd())),
+            Some(Socket::Datagram(datagrams)) => readable(datagrams.arm(|fd| fd.as_raw_fd())),
             None => *fd,
         };
-        let mut fds: Vec<_> = self.fds.iter().zip(&self.sockets).map(of).collect();
-        fds.push(reads(wake.fd().as_raw_fd()));
+        let mut fds: Vec<_> = self.fds.iter().zip(&self.sockets).map(pollfd_of).collect();
+        fds.push(readable(wake.fd().as_raw_fd()));
         fds
     }
 
@@ -70,7 +70,7 @@ impl Polled {
     }
 }
 
-fn reads(fd: RawFd) -> pollfd {
+fn readable(fd: RawFd) -> pollfd {
     pollfd {
         fd,
         events: POLLIN,
@@ -91,16 +91,16 @@ fn revents(socket: &Socket, events: c_short) -> c_short {
             }
         }
     };
-    // Many applications treat the end as an error, so pending data is reported first.
-    let reads_first = ready.has_data && events & POLLIN != 0;
+    // Many applications treat POLLHUP as an error, so it is not reported while data can be read.
+    let has_unread_data = ready.has_data && events & POLLIN != 0;
     let mut revents = 0;
-    for (is, event) in [
+    for (applies, event) in [
         (ready.readable && events & POLLIN != 0, POLLIN),
         (ready.writable && events & POLLOUT != 0, POLLOUT),
-        (ready.hung_up && !reads_first, POLLHUP),
+        (ready.hung_up && !has_unread_data, POLLHUP),
         (ready.failed, POLLERR),
     ] {
-        if is {
+        if applies {
             revents |= event;
         }
     }
@@ -145,15 +145,15 @@ fn watchers(socket: &Socket) -> &sockets::watch::Watchers {
     }
 }
 
-/// Returns the time left in milliseconds; -1 for no limit.
+/// Returns the remaining time in milliseconds; -1 for no limit.
 fn milliseconds(left: Option<Duration>) -> c_int {
-    // Rounded up, so that the time is over on return.
+    // Rounded up, so that the time has expired when the wait ends.
     left.map_or(-1, |left| {
         c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     })
 }
 
-/// Waits until a descriptor is ready or the time is over; returns the number of ready ones.
+/// Waits until a descriptor is ready or the time has expired. Returns the number of ready ones.
 pub(super) fn poll(fds: &mut Vec<pollfd>, timeout: Option<Duration>) -> Result<usize, Errno> {
     let mut polled = Polled::new(std::mem::take(fds));
     let found = wait(&mut polled, timeout);
@@ -163,13 +163,13 @@ pub(super) fn poll(fds: &mut Vec<pollfd>, timeout: Option<Duration>) -> Result<u
 
 fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> {
     let started = Instant::now();
-    let is_over = || timeout.is_some_and(|timeout| started.elapsed() >= timeout);
+    let has_expired = || timeout.is_some_and(|timeout| started.elapsed() >= timeout);
     if polled.sockets.iter().all(Option::is_none) {
         return system_poll(&mut polled.fds, milliseconds(timeout));
     }
     loop {
         let found = polled.poll_now()?;
-        if found > 0 || is_over() {
+        if found > 0 || has_expired() {
             return Ok(found);
         }
         if started.elapsed() >= defaults().polling {
@@ -183,7 +183,7 @@ fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> 
         let mut armed = polled.arm(&watching.wake);
         // An event before arming causes no notification, so poll once more.
         let found = polled.poll_now()?;
-        if found > 0 || is_over() {
+        if found > 0 || has_expired() {
             return Ok(found);
         }
         let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
@@ -192,6 +192,8 @@ fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> 
     }
 }
 
+/// Waits for events of rsockets and kernel descriptors.
+///
 /// # Safety
 /// `fds` must point to `nfds` readable and writable `pollfd` elements.
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
@@ -212,16 +214,18 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -
     })
 }
 
-/// Whether a descriptor is in the set.
+/// Returns whether a descriptor is in the set.
 ///
 /// # Safety
 /// `set` must be null or point to a readable `fd_set`; `fd` must be from 0 to `FD_SETSIZE` - 1.
 unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
-    // SAFETY: `set` is not null and readable, and `fd` in range: the caller's contract, section
-    // Safety.
+    // SAFETY: `set` is non-null (checked first) and readable, and `fd` is in range: the caller's
+    // contract, section Safety.
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
+/// Waits until a descriptor in the sets is ready; rsockets and kernel descriptors may be mixed.
+///
 /// # Safety
 /// The sets must be null or valid for reading and writing an `fd_set`, `timeout` null or readable.
 pub unsafe extern "C" fn rselect(
@@ -238,8 +242,8 @@ pub unsafe extern "C" fn rselect(
         let timeout = match timeout.is_null() {
             true => None,
             false => {
-                // SAFETY: `timeout` is not null and readable: the caller's contract, section
-                // Safety.
+                // SAFETY: `timeout` is non-null (checked above) and readable: the caller's
+                // contract, section Safety.
                 let time = unsafe { entry::read(timeout) }?;
                 let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno(libc::EINVAL))?;
                 let micros = u64::try_from(time.tv_usec).map_err(|_| Errno(libc::EINVAL))?;
@@ -272,8 +276,8 @@ pub unsafe extern "C" fn rselect(
                 continue;
             }
             for fd in &polled {
-                // SAFETY: `set` is not null, readable and writable: the caller's contract, section
-                // Safety. `fd.fd` is below `nfds`, which is at most `FD_SETSIZE`.
+                // SAFETY: `set` is non-null (checked above), readable and writable: the caller's
+                // contract, section Safety. `fd.fd` is below `nfds`, which is at most `FD_SETSIZE`.
                 unsafe {
                     if !libc::FD_ISSET(fd.fd, set) {
                         continue;
@@ -301,12 +305,12 @@ mod tests {
     const NO_SET: *mut fd_set = ptr::null_mut();
 
     #[test]
-    fn ordinary_descriptors_are_the_systems() {
+    fn kernel_descriptors_are_polled_by_the_kernel() {
         let mut ends = [0; 2];
         // SAFETY: `ends` has room for two descriptors, and both are open afterwards.
         unsafe {
             assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-            let mut fds = [reads(ends[0])];
+            let mut fds = [readable(ends[0])];
             assert_eq!(rpoll(fds.as_mut_ptr(), 1, 0), 0);
             assert_eq!(libc::write(ends[1], b"x".as_ptr().cast(), 1), 1);
             assert_eq!(rpoll(fds.as_mut_ptr(), 1, -1), 1);

@@ -2,10 +2,11 @@
 //!
 //! cargo-fuzz needs a nightly compiler only for AddressSanitizer. The edge counters and comparison
 //! tracing of libFuzzer are LLVM options that any rustc passes on. The stable toolchain contains
-//! the runtime of AddressSanitizer, and `RUSTC_BOOTSTRAP` enables its option. So nothing needs to
-//! be installed. cargo-fuzz works as well.
+//! the runtime of AddressSanitizer, and `RUSTC_BOOTSTRAP` enables its option. So neither a nightly
+//! toolchain nor cargo-fuzz is needed, but a C++ compiler is. cargo-fuzz works as well.
 //!
-//! The corpus is kept in `fuzz/corpus` of the target directory. It starts with packets of rxe.
+//! The corpus is kept in `fuzz/corpus` of the target directory. The module `seeds` adds the
+//! initial inputs.
 
 mod error;
 mod output;
@@ -131,7 +132,7 @@ fn try_run(options: &FuzzOptions, workspace: &Path, target: &Path) -> Result<Vec
     Ok(findings)
 }
 
-/// Returns the names of the targets in order.
+/// Returns the names of the targets in alphabetical order.
 fn targets(workspace: &Path) -> Result<Vec<String>, Error> {
     let directory = workspace.join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&directory).map_err(at(&directory))?;
@@ -165,7 +166,7 @@ fn build(workspace: &Path, home: &Path) -> Result<PathBuf, Error> {
     Ok(home.join(triple).join("release"))
 }
 
-/// Runs one target for its time.
+/// Runs one target for the time in `options`.
 fn run_target(
     name: &str,
     options: &FuzzOptions,
@@ -195,10 +196,9 @@ fn run_target(
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
     // Regression inputs are part of the corpus.
-    for extra in [workspace.join("fuzz/regressions").join(name)] {
-        if extra.is_dir() {
-            command.arg(extra);
-        }
+    let regressions = workspace.join("fuzz/regressions").join(name);
+    if regressions.is_dir() {
+        command.arg(regressions);
     }
     let dictionary = workspace.join(format!("fuzz/dictionaries/{name}.dict"));
     if dictionary.is_file() {

@@ -12,11 +12,13 @@ const IPV6: usize = 40;
 const UDP: usize = 8;
 const ICRC: usize = 4;
 
-/// Targets with few executions per second. From an empty corpus their inputs would stay short.
+/// Targets with few executions per second. Starting from an empty corpus, their inputs would stay
+/// short.
 const SLOW_TARGETS: [&str; 2] = ["abi", "sharing"];
-/// The number of random inputs, and the longest in bytes.
+/// The number of random inputs.
 const INPUTS: u16 = 100;
-const LONGEST: u64 = 1500;
+/// Random inputs are shorter than this, in bytes.
+const MAX_RANDOM_LEN: u64 = 1500;
 
 /// Writes the initial corpus of a target.
 pub(super) fn provide(target: &str, workspace: &Path, corpus: &Path) -> Result<(), Error> {
@@ -38,7 +40,8 @@ pub(super) fn provide(target: &str, workspace: &Path, corpus: &Path) -> Result<(
     Ok(())
 }
 
-/// Returns random bytes. Every third one is small, because small values select existing objects.
+/// Returns random bytes. About a third of them are small, because small values select existing
+/// objects.
 fn random_input(number: u16) -> Vec<u8> {
     let mut state = u64::from(number) + 1;
     let mut next = || {
@@ -48,7 +51,7 @@ fn random_input(number: u16) -> Vec<u8> {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     };
-    (0..next() % LONGEST)
+    (0..next() % MAX_RANDOM_LEN)
         .map(|_| match next().to_ne_bytes() {
             [byte, choice, ..] if choice % 3 == 0 => byte % 5,
             [byte, ..] => byte,

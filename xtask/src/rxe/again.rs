@@ -1,5 +1,5 @@
-//! `--again`: runs the red cells of the last complete run again. The new results replace the old,
-//! and the page lists these cells.
+//! `--again`: runs the red cells of the last complete run again. The new results replace the old
+//! ones, and the page of results lists the cells that were repeated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +12,13 @@ use super::report::{Report, Verdict};
 /// The file name of the list of repeated cells, in the results of a complete run.
 const LIST: &str = "again";
 
-/// Keeps the red cells; keeps a whole group if its counters or its log are red.
+/// Removes the cells that are not red, except from a group whose counters or log are red.
 pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
     let is_red = |group: &str, cell: &str| {
         report
             .assessments
             .iter()
-            .any(|it| it.verdict == Verdict::Red && it.group == group && it.cell == cell)
+            .any(|a| a.verdict == Verdict::Red && a.group == group && a.cell == cell)
     };
     for group in groups {
         let name = group.name;
@@ -28,7 +28,8 @@ pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
     }
 }
 
-/// Replaces results in `into` by those of `groups` in `from`.
+/// Replaces results in `into` by those of `groups` in `from`. `whole` contains all groups with all
+/// their cells.
 pub(crate) fn merge(from: &Path, into: &Path, groups: &[Group], whole: &[Group]) -> Result<()> {
     let mut list = names(into);
     for group in groups {
