@@ -232,6 +232,9 @@ fn forged_errors_change_nothing(local: &str, peer: &str, mtu: u16) {
         assert_eq!(ids(&scene.send(5, len)), expected_ids(local));
         // In the second round the kernel has accepted the error.
         scene.forge_too_big(&single[0], mtu);
+        let path = scene.endpoint.path(scene.peer, PathOptions::default());
+        let known = path.expect("a source port").known_mtu();
+        assert_eq!(known.expect("the peer has a route"), u32::from(mtu));
     }
 }
 

@@ -9,12 +9,13 @@ use crate::faults::injector::{self, Injector};
 use crate::icrc::sent_id;
 use crate::socket::{SOCKET_HOP_LIMIT, SOCKET_TRAFFIC_CLASS, TxSocket};
 use crate::sync::lock;
-use crate::sys::{ControlList, RawAddress};
+use crate::sys::{ControlList, RawAddress, int_option};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use urxe_proto::icrc::FlowIcrc;
@@ -134,6 +135,27 @@ impl Path {
             .socket
             .address()
             .with_port(self.0.sender.socket.port())
+    }
+
+    /// Returns the MTU of the path that the kernel knows, in bytes of an IP packet: the smallest of
+    /// those of the interface and the route, and of those that routers have reported by ICMP.
+    ///
+    /// Packets are sent regardless of reports, which any host can forge.
+    ///
+    /// # Errors
+    /// If the peer is unreachable, or no socket can be opened.
+    pub fn known_mtu(&self) -> io::Result<u32> {
+        let (domain, level, option) = match self.peer().ip() {
+            IpAddr::V4(_) => (Domain::IPV4, libc::IPPROTO_IP, libc::IP_MTU),
+            IpAddr::V6(_) => (Domain::IPV6, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        // Only a connected socket has a route. It sends nothing.
+        let socket = Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
+        let local = self.0.sender.socket.address();
+        socket.bind(&local.with_port(0).into())?;
+        socket.connect(&self.peer().into())?;
+        let mtu = int_option(socket.as_fd(), level, option)?;
+        Ok(mtu.max(0).cast_unsigned())
     }
 
     /// The parameters that the path was created with.

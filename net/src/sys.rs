@@ -29,6 +29,31 @@ pub(super) fn set_option<T: Copy>(
     }
 }
 
+/// Returns a socket option whose value is an `int`.
+pub(super) fn int_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointers refer to an `int`, for which all bytes are valid, and to its length.
+    // Both outlive the call.
+    let r = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    match r {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns the credentials of the process at the other end of a connected Unix socket, in the
 /// namespaces of this process. The PID is 0 when it is not visible in this PID namespace.
 pub(super) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {

@@ -220,3 +220,63 @@ impl VethPair {
         self.b.ip("link set vb gso_max_segs 1");
     }
 }
+
+/// Two hosts with a router between them: `va` in the first, `vb` in the second. The interfaces of
+/// the hosts have an MTU of 9000.
+pub struct RoutedPath {
+    /// The namespace of `va`.
+    pub a: Namespace,
+    /// The namespace of `vb`.
+    pub b: Namespace,
+    /// The namespace of the router.
+    _router: Namespace,
+}
+
+impl RoutedPath {
+    /// The address of `va`.
+    pub const A: &str = "192.0.2.1";
+    /// The address of `vb`.
+    pub const B: &str = "198.51.100.1";
+    /// The router's address for `va`.
+    const GATEWAY_A: &str = "192.0.2.254";
+
+    /// Creates a path on which the router's interface to `vb` has this MTU.
+    pub fn new(base: &Runner, mtu: u32) -> Self {
+        let router = Namespace::new(base);
+        let (a, b) = (router.sibling(), router.sibling());
+        for (host, name, address, gateway, mtu) in [
+            (&a, "a", Self::A, Self::GATEWAY_A, 9000),
+            (&b, "b", Self::B, "198.51.100.254", mtu),
+        ] {
+            let peer = host.process.id();
+            router.ip(&format!(
+                "link add r{name} mtu {mtu} type veth peer name v{name} mtu 9000 netns {peer}"
+            ));
+            router.ip(&format!("addr add {gateway}/24 dev r{name}"));
+            router.ip(&format!("link set r{name} up"));
+            host.ip(&format!("addr add {address}/24 dev v{name}"));
+            host.ip(&format!("link set v{name} up"));
+            host.ip(&format!("route add default via {gateway}"));
+        }
+        router.write("/proc/sys/net/ipv4/ip_forward", "1");
+        Self {
+            a,
+            b,
+            _router: router,
+        }
+    }
+
+    /// Makes the first host know that the path has this MTU, as after a router's report. Not every
+    /// kernel sends such reports: some sandboxes disable ICMP.
+    pub fn report_mtu(&self, mtu: u32) {
+        self.a.ip(&format!(
+            "route change default via {} mtu {mtu}",
+            Self::GATEWAY_A
+        ));
+    }
+
+    /// Makes the first host discard the router's reports of a smaller MTU, as a firewall would.
+    pub fn drop_mtu_reports(&self) {
+        self.a.write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "2");
+    }
+}

@@ -24,6 +24,7 @@ mod idle_peers;
 mod installed;
 mod libfabric;
 mod namespaces;
+mod path_mtu;
 mod perf;
 mod perftest;
 mod pingpong;

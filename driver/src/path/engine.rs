@@ -2,6 +2,7 @@
 
 use super::flush_timer::TimerFd;
 use super::groups::Groups;
+use super::mtu_check::MtuCheck;
 use super::writable::WritableWaiters;
 use crate::loss::ClosedDescriptors;
 use crate::ports::{BatchPool, Ports, Receiver, Waker, WatchSet};
@@ -43,6 +44,8 @@ pub struct EngineCounters {
     /// Awaited writes that arrived before a completion was returned to an application that polls
     /// memory.
     pub writes_awaited: Counter,
+    /// Timeouts of packets that are longer than the path's MTU, or may be.
+    pub path_mtu_exceeded: Counter,
     /// Times that all queue pairs failed after a panic.
     pub panics: Counter,
 }
@@ -75,6 +78,7 @@ pub struct Engine {
     pub(super) polling: Polling,
     pub(super) receive_before_sleep: ReceiveBeforeSleep,
     pub(super) counters: EngineCounters,
+    pub(super) mtu_check: MtuCheck,
     /// A thread panicked, and the queue pairs are not yet in the error state.
     pub(super) has_panicked: AtomicBool,
 }
@@ -126,6 +130,7 @@ impl Engine {
             polling: Polling::default(),
             receive_before_sleep: ReceiveBeforeSleep::new(),
             counters: EngineCounters::default(),
+            mtu_check: MtuCheck::default(),
             has_panicked: AtomicBool::new(false),
         }
     }

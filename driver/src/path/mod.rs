@@ -9,7 +9,7 @@
 //!   to be scheduled. `writable`: those that wait until a socket is writable.
 //! - `drive`: one round of receiving, timers and pending work. `caller`: the calls of programs.
 //! - `open`: opening the network. `exit`: the end of the process.
-//! - Counters: `report`.
+//! - Counters: `report`. `mtu_check`: the search for a smaller MTU after timeouts.
 
 mod caller;
 mod drive;
@@ -17,6 +17,7 @@ mod engine;
 mod exit;
 mod flush_timer;
 mod groups;
+mod mtu_check;
 mod open;
 mod panics;
 mod progress;

@@ -152,6 +152,7 @@ impl Engine {
             ("delayed_acks", self.counters.delayed_acks.get()),
             ("writes_awaited", self.counters.writes_awaited.get()),
             ("quantum_waits", self.quantum_waits()),
+            ("path_mtu_exceeded", self.counters.path_mtu_exceeded.get()),
             ("panics", self.counters.panics.get()),
         ];
         if let Some(counters) = self.net_counters() {

@@ -27,7 +27,11 @@ impl Engine {
             blocked_on,
             coalesced,
             acks_delayed,
+            timed_out,
         } = effects;
+        if timed_out.is_some_and(|timeout| self.mtu_check.timed_out(&timeout)) {
+            self.counters.path_mtu_exceeded.add(1);
+        }
         if coalesced > 0 {
             self.counters.coalesced_sends.add(u64::from(coalesced));
         }

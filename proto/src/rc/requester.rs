@@ -66,17 +66,32 @@ enum Step {
     Full,
 }
 
-/// The probe for the loss of READ responses at the tail.
+/// The purpose of a short probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// It follows READ responses, so its answer shows that those that did not arrive were lost.
+    Responses,
+    /// It follows the timeout of a long packet. Its answer shows that the peer is reachable.
+    Reachability,
+}
+
+/// A probe that is a short packet: a duplicate of a request that is done.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum ReadProbe {
-    /// None, or it was answered.
+enum ShortProbe {
+    /// None since the last progress.
     #[default]
     None,
     /// It is sent with the next transmission.
-    Due,
+    Due(Purpose),
     /// It is not answered.
-    Sent,
+    Sent(Purpose),
+    /// The peer has answered it, without progress since.
+    Answered,
 }
+
+/// The payload in bytes from which a packet may exceed the MTU of a link: each carries IPv4 packets
+/// of 576 bytes (RFC 1122, 3.3.3).
+const LONG_PAYLOAD: usize = 512;
 
 /// The number of packets of a window whose round trip is measured.
 const SAMPLES_PER_WINDOW: u32 = 16;
@@ -105,7 +120,7 @@ pub(super) struct Requester {
     fast_retransmit: FastRetransmit,
     /// Whether the cursor went back because of a reported gap, not because of a timeout.
     back_for_gap: bool,
-    read_probe: ReadProbe,
+    short_probe: ShortProbe,
     window: Window,
     algorithm: Algorithm,
     window_limits: WindowLimits,
@@ -136,7 +151,7 @@ impl Requester {
             recovery: LossRecovery::new(0, 0, 0),
             fast_retransmit: FastRetransmit::default(),
             back_for_gap: false,
-            read_probe: ReadProbe::None,
+            short_probe: ShortProbe::None,
             window: Window::new(algorithm, Mtu::B256, window_limits),
             algorithm,
             window_limits,
@@ -200,7 +215,7 @@ impl Requester {
         if self.scoreboard.has_missing() && !self.transmit_missing(cx, host, out) {
             return true;
         }
-        if self.read_probe == ReadProbe::Due && !self.transmit_read_probe(cx, out) {
+        if matches!(self.short_probe, ShortProbe::Due(_)) && !self.transmit_short_probe(cx, out) {
             return true;
         }
         loop {
@@ -428,7 +443,7 @@ impl Requester {
         self.fast_retransmit.cancel();
         self.scoreboard.clear();
         self.back_for_gap = false;
-        self.read_probe = ReadProbe::None;
+        self.short_probe = ShortProbe::None;
         self.recovery.stop_measuring();
         // A work request that could not be sent waits for its predecessors, which are sent again.
         self.unsendable = None;
@@ -477,18 +492,41 @@ impl Requester {
             Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;
+                self.note_long_packet_timeout(cx);
                 self.window.timed_out(cx.now, self.sent_end);
                 self.single_read.lost();
                 self.go_back();
+                if self.is_oldest_long(cx) {
+                    self.short_probe = ShortProbe::Due(Purpose::Reachability);
+                }
             }
             // Only parts were requested again; the peer may accept a request for the whole rest.
             Expired::RetriesExceeded if self.awaits_partial() => {
                 cx.counters.timeouts += 1;
                 self.go_back();
             }
-            Expired::RetriesExceeded => return Outcome::RetriesExceeded,
+            Expired::RetriesExceeded => {
+                self.note_long_packet_timeout(cx);
+                return Outcome::RetriesExceeded;
+            }
         }
         self.fail_unsendable(cx, host)
+    }
+
+    /// Counts the timeout of a long packet if the peer has answered a short one.
+    fn note_long_packet_timeout(&self, cx: &mut Context<'_>) {
+        if self.short_probe == ShortProbe::Answered && self.is_oldest_long(cx) {
+            cx.counters.long_packet_timeouts += 1;
+        }
+    }
+
+    /// Whether the oldest packet or response that is not done may exceed the MTU of a link.
+    fn is_oldest_long(&self, cx: &Context<'_>) -> bool {
+        let oldest = self.queue.get(self.queue.head());
+        oldest.is_some_and(|wqe| {
+            let index = self.una.diff(wqe.first_psn).max(0) as u32;
+            wqe.payload_of(index, cx.attr.path_mtu) > LONG_PAYLOAD
+        })
     }
 
     /// Ends the connection: the peer does not answer, and there is no alternate path.
@@ -600,7 +638,7 @@ impl SendSide for Requester {
         self.recovery = LossRecovery::new(attr.timeout, attr.retry_cnt, attr.rnr_retry);
         self.fast_retransmit = FastRetransmit::default();
         self.back_for_gap = false;
-        self.read_probe = ReadProbe::None;
+        self.short_probe = ShortProbe::None;
         self.window = self.new_window(attr);
         self.window.ignore_losses_before(psn);
         self.unsendable = None;
@@ -652,7 +690,7 @@ impl SendSide for Requester {
         cx.flush_sends(&mut self.queue, host);
         self.recovery.reset();
         self.fast_retransmit.cancel();
-        self.read_probe = ReadProbe::None;
+        self.short_probe = ShortProbe::None;
         self.unsendable = None;
         self.requests.clear();
         self.scoreboard.reset();

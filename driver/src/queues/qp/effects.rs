@@ -1,7 +1,8 @@
 //! The effects of a call on a queue pair.
 
 use std::sync::Arc;
-use urxe_net::TxSocket;
+use urxe_net::{Path, TxSocket};
+use urxe_proto::mtu::Mtu;
 use urxe_proto::time::Time;
 
 /// The effects of a call on a queue pair, which the calling thread applies after it has released
@@ -23,6 +24,18 @@ pub(crate) struct Effects {
     pub(crate) coalesced: u32,
     /// The number of ACKs that were delayed.
     pub(crate) acks_delayed: u32,
+    /// A timeout whose cause may be the MTU of the path.
+    pub(crate) timed_out: Option<Box<PathTimeout>>,
+}
+
+/// A timeout of packets to a peer.
+#[derive(Debug)]
+pub(crate) struct PathTimeout {
+    pub(crate) path: Path,
+    /// The path MTU of the queue pair.
+    pub(crate) mtu: Mtu,
+    /// Whether the connection has failed although the peer has answered short packets.
+    pub(crate) only_short_packets_arrive: bool,
 }
 
 impl Default for Effects {
@@ -35,6 +48,7 @@ impl Default for Effects {
             blocked_on: None,
             coalesced: 0,
             acks_delayed: 0,
+            timed_out: None,
         }
     }
 }
@@ -49,5 +63,6 @@ impl Effects {
             && self.blocked_on.is_none()
             && self.coalesced == 0
             && self.acks_delayed == 0
+            && self.timed_out.is_none()
     }
 }

@@ -25,7 +25,7 @@ mod stalled;
 pub(crate) mod transport;
 mod tx;
 
-pub(crate) use effects::Effects;
+pub(crate) use effects::{Effects, PathTimeout};
 pub(crate) use owners::{Owner, Owners};
 pub use pair::Qp;
 pub(crate) use pair::{Inner, PeerPath};

@@ -1,7 +1,7 @@
 //! A queue pair and its state.
 
 use super::destination::DestinationShare;
-use super::effects::Effects;
+use super::effects::{Effects, PathTimeout};
 use super::flow_control::SameHostPeer;
 use super::init::QpCap;
 use super::owners::{Owner, Owners};
@@ -309,9 +309,23 @@ impl Qp {
         inner.armed = Time::NEVER;
         let is_expired = inner.transport.deadline() <= now;
         if is_expired {
+            let before = inner.transport.counters();
+            let (timeouts, long) = (before.timeouts, before.long_packet_timeouts);
             inner.transport.handle_timeout(now, &mut self.host(regions));
             if let Some(share) = &mut inner.share {
                 share.set_silent(true);
+            }
+            let has_failed = inner.transport.state() == QpState::Err;
+            let after = inner.transport.counters();
+            let only_short = has_failed && after.long_packet_timeouts > long;
+            if (has_failed || after.timeouts > timeouts)
+                && let Some(route) = &inner.route
+            {
+                inner.effects.timed_out = Some(Box::new(PathTimeout {
+                    path: route.path.clone(),
+                    mtu: inner.transport.attributes().path_mtu,
+                    only_short_packets_arrive: only_short,
+                }));
             }
             if inner.transport.state() == QpState::Err {
                 tracing::debug!(qp = %self.qpn, counters = ?inner.transport.counters(),

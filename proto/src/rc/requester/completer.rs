@@ -4,7 +4,7 @@
 //! retransmission.
 
 use super::send_cursor::SendCursor;
-use super::{Outcome, ReadProbe, Requester};
+use super::{Outcome, Requester, ShortProbe};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
@@ -226,7 +226,7 @@ impl Requester {
         self.una = reached;
         self.single_read
             .progressed(reached, self.window.base(), cx.now);
-        self.read_probe = ReadProbe::None;
+        self.short_probe = ShortProbe::None;
         self.scoreboard.progressed(reached);
         if self.recovery.acknowledged(reached, cx.now) {
             self.window.loss_was_spurious(reached);

@@ -17,7 +17,7 @@
 //! by less than a round trip: a stale response then arrives while the gap is open.
 
 use super::send_cursor::SendCursor;
-use super::{ReadProbe, Requester, Step, send_duplicate};
+use super::{Purpose, Requester, ShortProbe, Step, send_duplicate};
 use crate::host::{Host, Memory, Transmit};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
@@ -205,7 +205,7 @@ impl Requester {
         if is_one || was_repeated || self.has_gone_back() {
             return self.request_in_turn();
         }
-        self.read_probe = ReadProbe::Due;
+        self.short_probe = ShortProbe::Due(Purpose::Responses);
         true
     }
 
@@ -222,11 +222,14 @@ impl Requester {
 
     /// Sends the probe that is due. Returns false when the sink is full.
     #[cold]
-    pub(super) fn transmit_read_probe<T: Transmit>(
+    pub(super) fn transmit_short_probe<T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
         out: &mut T,
     ) -> bool {
+        let ShortProbe::Due(purpose) = self.short_probe else {
+            return true;
+        };
         let Some(oldest) = self.queue.get(self.queue.head()) else {
             return true;
         };
@@ -234,21 +237,27 @@ impl Requester {
         let header = cx.request_header(oldest, write, only, Headers::empty(), self.una.prev());
         let is_sent = send_duplicate(cx, header, out);
         if is_sent {
-            self.read_probe = ReadProbe::Sent;
+            self.short_probe = ShortProbe::Sent(purpose);
         }
         is_sent
     }
 
     /// Handles an ACK of `psn` if it answers the probe without progress. Returns whether it does.
     ///
-    /// All responses that were outstanding when the probe was sent are lost. A responder may
-    /// acknowledge less than the last response that it sent (Linux's rxe).
+    /// If it follows READ responses, all that were outstanding when it was sent are lost. A
+    /// responder may acknowledge less than the last response that it sent (Linux's rxe).
     #[inline]
     pub(super) fn probe_answered(&mut self, cx: &mut Context<'_>, psn: Psn) -> bool {
-        if self.read_probe != ReadProbe::Sent || !psn.before(self.una) {
+        let ShortProbe::Sent(purpose) = self.short_probe else {
+            return false;
+        };
+        if !psn.before(self.una) {
             return false;
         }
-        self.read_probe = ReadProbe::None;
+        self.short_probe = ShortProbe::Answered;
+        if purpose == Purpose::Reachability {
+            return true;
+        }
         cx.counters.responses_lost += 1;
         self.recovery.probe_answered(cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);

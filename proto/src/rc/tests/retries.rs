@@ -451,3 +451,46 @@ fn connection_survives_a_link_that_is_down_for_30_s_if_its_retries_allow_it() {
     let (done, _) = send_while_the_link_is_down(19);
     assert_eq!(done, [(2, WcStatus::RetryExcErr)]);
 }
+
+/// A requester whose second WRITE of 1024 bytes has timed out, and what it sends then.
+fn long_packet_timed_out() -> (Endpoint, Vec<Sent>) {
+    let mut end = Endpoint::with(|attr| attr.path_mtu = Mtu::B1024);
+    for _ in 0..2 {
+        end.post_signaled(1, write_to(0), 1024);
+    }
+    end.poll();
+    end.deliver(ack(0), &[]);
+    // The tail loss probe precedes the timeout.
+    end.wait_for_deadline();
+    end.poll();
+    end.wait_for_deadline();
+    let sent = end.poll();
+    (end, sent)
+}
+
+/// Lets all retries expire, and calls `answer` after each transmission.
+fn exhaust_retries(end: &mut Endpoint, answer: impl Fn(&mut Endpoint)) {
+    while end.qp.state() == QpState::Rts {
+        answer(end);
+        end.wait_for_deadline();
+        end.poll();
+    }
+    assert_eq!(end.qp.counters().retries_exceeded, 1);
+}
+
+#[test]
+fn timeout_of_a_long_packet_sends_a_short_probe_too() {
+    let (_, sent) = long_packet_timed_out();
+    let packets: Vec<_> = (sent.iter().map(|p| (p.psn() - OWN_PSN, p.payload.len()))).collect();
+    assert_eq!(packets, [(0, 0), (1, 1024)]);
+}
+
+#[test]
+fn answers_to_short_packets_only_are_counted() {
+    let (mut end, _) = long_packet_timed_out();
+    exhaust_retries(&mut end, |end| end.deliver(ack(0), &[]));
+    assert!(end.qp.counters().long_packet_timeouts > 0);
+    let (mut end, _) = long_packet_timed_out();
+    exhaust_retries(&mut end, |_| {});
+    assert_eq!(end.qp.counters().long_packet_timeouts, 0);
+}
