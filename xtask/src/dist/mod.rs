@@ -8,6 +8,7 @@ mod components;
 mod debian;
 mod files;
 mod fresh_root;
+mod musl_root;
 mod products;
 mod reproducible;
 mod rpm;
@@ -88,9 +89,29 @@ fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), St
         build_packages(options, &host, workspace, target, &out)?;
     }
     if options.check {
-        fresh_root::check(&out, target, &host)?;
+        check(&host, workspace, target, &out)?;
     }
     run_workflow(options, &out, workspace, &host)
+}
+
+/// Installs the packages in `out` that run on this machine, and runs programs.
+fn check(host: &str, workspace: &Path, target: &Path, out: &Path) -> Result<(), String> {
+    let tarball = |triple: &str| out.join(format!("urxe-{VERSION}-{triple}.tgz"));
+    let musl = tarball(&host.replace("-gnu", "-musl"));
+    let (has_musl, has_host) = (musl.is_file(), tarball(host).is_file());
+    if has_musl {
+        musl_root::check(&musl, workspace)?;
+    }
+    if has_host {
+        fresh_root::check(out, target, host)?;
+    }
+    match has_musl || has_host {
+        true => Ok(()),
+        false => Err(format!(
+            "--check: {} has no package for this machine",
+            out.display()
+        )),
+    }
 }
 
 /// Builds the packages of the options in `out`.
