@@ -26,6 +26,16 @@ const LOCAL: Access = Access::LOCAL_WRITE;
 impl ProtectionDomain {
     /// Allocates and registers a zeroed buffer for local use.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let mut buffer = pd.buffer(4096)?;
+    /// buffer[..5].copy_from_slice(b"hello");
+    /// assert_eq!((buffer.len(), buffer[5]), (4096, 0));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`OwnedError`]; `len` must be at least 1.
     pub fn buffer(&self, len: usize) -> Result<LocalBuffer, OwnedError> {
@@ -36,6 +46,16 @@ impl ProtectionDomain {
     ///
     /// [`LocalBuffer::into_vec`] returns the vector.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let buffer = pd.buffer_from(b"hello".to_vec())?;
+    /// assert_eq!(*buffer, *b"hello");
+    /// assert_eq!(buffer.into_vec(), b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`OwnedError`]; the vector must have at least one byte.
     pub fn buffer_from(&self, data: Vec<u8>) -> Result<LocalBuffer, OwnedError> {
@@ -43,6 +63,18 @@ impl ProtectionDomain {
     }
 
     /// Allocates and registers a pool of `count` buffers for local use, each of `size` bytes.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let pool = pd.buffer_pool(16, 4096)?;
+    /// let qp = pd.queue_pair(&cq, &cq).max_recv_wr(16).build()?;
+    /// while let Some(buffer) = pool.take() {
+    ///     qp.post_receive(ReceiveRequest::into(buffer))?;
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`OwnedError`]; both numbers must be at least 1.
@@ -187,6 +219,17 @@ impl LocalBuffer {
     }
 
     /// The number of bytes that it can hold.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let mut buffer = pd.buffer(64)?;
+    /// buffer.set_len(5)?;
+    /// assert_eq!((buffer.len(), buffer.capacity()), (5, 64));
+    /// assert_eq!(LocalBuffer::default().capacity(), 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn capacity(&self) -> usize {
         self.place.as_ref().map_or(0, |place| place.pool.size)
     }
@@ -215,6 +258,17 @@ impl LocalBuffer {
 
     /// Copies `data` to the start of the buffer and sets its length to that of `data`.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let mut buffer = pd.buffer(64)?;
+    /// buffer.fill(b"hello")?;
+    /// assert_eq!(*buffer, *b"hello");
+    /// assert!(buffer.fill(&[0; 65]).is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`RangeError::Outside`] if the capacity is smaller.
     pub fn fill(&mut self, data: &[u8]) -> Result<(), RangeError> {
@@ -224,6 +278,18 @@ impl LocalBuffer {
     }
 
     /// Deregisters the buffer and returns its bytes. A buffer of a pool is copied.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let data = vec![7; 4096];
+    /// let address = data.as_ptr();
+    /// let buffer = pd.buffer_from(data)?;
+    /// // The same allocation again:
+    /// assert_eq!(buffer.into_vec().as_ptr(), address);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn into_vec(mut self) -> Vec<u8> {
         let len = self.len;
         let Some(place) = &self.place else {
@@ -347,16 +413,50 @@ impl BufferPool {
     /// Takes a buffer, whose length is its capacity; `None` if all are in use.
     ///
     /// Its bytes are those of an earlier use, or 0.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let pool = pd.buffer_pool(1, 4096)?;
+    /// let buffer = pool.take().expect("one is free");
+    /// assert_eq!(buffer.len(), 4096);
+    /// assert!(pool.take().is_none());
+    /// drop(buffer);
+    /// assert!(pool.take().is_some());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn take(&self) -> Option<LocalBuffer> {
         self.0.take()
     }
 
     /// The number of buffers in the pool.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let pool = pd.buffer_pool(2, 4096)?;
+    /// let buffer = pool.take();
+    /// assert_eq!(pool.available(), 1);
+    /// drop(buffer);
+    /// assert_eq!(pool.available(), 2);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn available(&self) -> usize {
         lock(&self.0.free).len()
     }
 
     /// The capacity of each buffer in bytes.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let pool = pd.buffer_pool(2, 100)?;
+    /// assert_eq!(pool.buffer_capacity(), 100);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn buffer_capacity(&self) -> usize {
         self.0.size
     }

@@ -56,6 +56,17 @@ pub struct Completion {
 }
 
 /// The details of a successful work request.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// let (a, b) = urxe::testing::pair()?;
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// a.post_send(SendRequest::send_with_imm(b"hello", 42))?;
+/// let done = b.cq().wait()?.result?;
+/// assert_eq!((done.byte_len, done.imm), (5, Some(42)));
+/// assert_eq!(done.opcode, urxe::WcOpcode::Recv);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Done {
@@ -72,9 +83,36 @@ pub struct Done {
 }
 
 /// The bytes at the start of a datagram's receive buffer that hold a header instead of data.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+/// # let (a, b) = (qp()?, qp()?);
+/// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+/// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello").unsignaled())?;
+/// let received = cq.wait()?.buffer.expect("the receive had a buffer");
+/// assert_eq!(received[GRH_BYTES..], *b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 pub const GRH_BYTES: usize = Grh::LEN;
 
 /// The sender of a datagram.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+/// # let (a, b) = (qp()?, qp()?);
+/// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+/// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello").unsignaled())?;
+/// let sender = cq.wait()?.sender().expect("it is a datagram");
+/// assert_eq!((sender.gid, sender.qpn), (a.address().gid, a.qpn()));
+/// assert_eq!(sender.sent_to, b.address().gid);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Sender {
@@ -127,6 +165,16 @@ impl WorkError {
     /// The `errno` that stands for the status.
     ///
     /// Verbs programs get the status itself; sockets over RDMA report such a value.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// b.fail()?;
+    /// let error = b.cq().wait()?.result.unwrap_err();
+    /// assert_eq!(error.errno(), libc::ECANCELED);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn errno(&self) -> i32 {
         match self.status {
             WcStatus::LocLenErr => libc::EMSGSIZE,
@@ -184,6 +232,17 @@ impl Completion {
     /// It is empty for operations that store no data there. The header at the start of a datagram's
     /// buffers is left out.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// // A SEND stores no data at the sender.
+    /// assert_eq!(a.cq().wait()?.data()?, b"");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The error in [`Completion::result`].
     pub fn data(&self) -> Result<Vec<u8>, WorkError> {
@@ -201,6 +260,23 @@ impl Completion {
     /// Returns the sender and the destination address of a datagram.
     ///
     /// `None` for other completions. The destination may be a multicast group.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"question").unsignaled())?;
+    /// let question = cq.wait()?;
+    /// let sender = question.sender().expect("it is a datagram");
+    ///
+    /// // Reply to the sender, by the Q_Key that both have agreed on.
+    /// let address = DatagramAddress::new(sender.gid, sender.qpn, QKey(7));
+    /// b.post_send(&b.destination(&address)?, SendRequest::send(b"answer"))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn sender(&self) -> Option<Sender> {
         let qpn = self.result.ok()?.src_qp?;
         let header = self.first(GRH_BYTES);

@@ -9,6 +9,13 @@ use urxe_driver as driver;
 impl Device {
     /// Opens the device. (`ibv_open_device`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// assert_eq!(context.device().name(), "urxe_lo");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`DeviceError::Open`].
     pub fn open(&self) -> Result<Context, DeviceError> {
@@ -50,11 +57,27 @@ impl Context {
     }
 
     /// The device.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// assert!(context.device().is_loopback());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         Device(Arc::clone(self.driver.device()))
     }
 
     /// The asynchronous events of the port, the queue pairs and the shared receive queues.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// if let Some(event) = context.events().poll()? {
+    ///     println!("{:?} of {:?}", event.kind, event.source);
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn events(&self) -> &Events {
         &self.events
     }

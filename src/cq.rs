@@ -29,6 +29,21 @@ const INITIAL_CAPACITY: u32 = 64;
 const BATCH: usize = 16;
 
 /// A completion queue cannot be created, or has no room for another queue pair.
+///
+/// ```
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// // The entries of completion queues are limited, and each queue pair reserves its own.
+/// let mut queue_pairs = Vec::new();
+/// let error = loop {
+///     match pd.queue_pair(&cq, &cq).max_send_wr(32_768).max_recv_wr(32_768).build() {
+///         Ok(queue_pair) => queue_pairs.push(queue_pair),
+///         Err(error) => break error,
+///     }
+/// };
+/// assert!(matches!(error, urxe::BuildError::Cq(urxe::CqError::TooManyUsers)));
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CqError {
@@ -51,6 +66,11 @@ pub enum CqError {
 
 impl CqError {
     /// The `errno` that a verbs program gets.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert_eq!(urxe::CqError::TooManyUsers.errno(), libc::ENOMEM);
+    /// ```
     pub fn errno(&self) -> i32 {
         match self {
             Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
@@ -64,6 +84,14 @@ impl Context {
     /// Creates a completion queue with a completion channel of its own. (`ibv_create_cq`.)
     ///
     /// It takes no size: it grows with the queue pairs that complete in it, so it cannot overrun.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// let (sends, receives) = (context.completion_queue()?, context.completion_queue()?);
+    /// let qp = context.pd().queue_pair(&sends, &receives).build()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CqError::Channel`] if no file descriptor is left.
@@ -169,6 +197,19 @@ impl CompletionQueue {
     /// Takes the oldest completion; `None` if there is none. (`ibv_poll_cq`.)
     ///
     /// If the queue is empty, the call first makes progress on the network.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// a.post_send(SendRequest::write(b"", &b.pd().register(1, RemoteAccess::WRITE)?.remote()))?;
+    /// let completion = loop {
+    ///     if let Some(completion) = a.cq().poll() {
+    ///         break completion;
+    ///     }
+    /// };
+    /// completion.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn poll(&self) -> Option<Completion> {
         if let Some(completion) = self.0.tasks.take_unclaimed() {
             return Some(completion);
@@ -207,6 +248,21 @@ impl CompletionQueue {
     /// Takes up to `max` completions, oldest first, and appends them to `into`. (`ibv_poll_cq`.)
     ///
     /// Returns how many were appended.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// for id in 0..4 {
+    ///     a.post_send(SendRequest::write(b"hello", &memory.remote()).id(id))?;
+    /// }
+    /// let mut completions = Vec::new();
+    /// while completions.len() < 4 {
+    ///     a.cq().poll_into(&mut completions, 16);
+    /// }
+    /// assert!(completions.iter().map(|completion| completion.wr_id).eq(0..4));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn poll_into(&self, into: &mut Vec<Completion>, max: usize) -> usize {
         let before = into.len();
         while into.len() - before < max
@@ -231,6 +287,15 @@ impl CompletionQueue {
 
     /// Takes the oldest completion, and sleeps until there is one.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The error of the system call on the descriptor.
     pub fn wait(&self) -> io::Result<Completion> {
@@ -238,6 +303,18 @@ impl CompletionQueue {
     }
 
     /// Takes the oldest completion, and sleeps for at most `timeout`; `None` if none arrives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::Duration;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// assert!(b.cq().wait_timeout(Duration::from_millis(1))?.is_none());
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert!(b.cq().wait_timeout(Duration::from_secs(60))?.is_some());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
@@ -272,6 +349,21 @@ impl CompletionQueue {
     ///
     /// A completion that is already in the queue causes one at once, unless an earlier notification
     /// announced it: poll until the queue is empty after each notification.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// b.cq().arm();
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// // An event loop waits for the descriptor.
+    /// poll(&mut [PollFd::new(b.cq(), PollFlags::IN)], None).map_err(std::io::Error::from)?;
+    /// b.cq().clear()?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn arm(&self) {
         self.0.driver.arm(false);
     }
@@ -280,6 +372,24 @@ impl CompletionQueue {
     /// with `solicited_only`.)
     ///
     /// The peer sends with [`SendRequest::solicited`](crate::SendRequest::solicited).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.cq().arm_solicited();
+    /// for (message, is_last) in [(b"one", false), (b"two", true)] {
+    ///     b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    ///     let send = SendRequest::send(message);
+    ///     a.post_send(if is_last { send.solicited() } else { send })?;
+    /// }
+    /// // The descriptor becomes readable with the last message.
+    /// poll(&mut [PollFd::new(b.cq(), PollFlags::IN)], None).map_err(std::io::Error::from)?;
+    /// b.cq().clear()?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"one");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn arm_solicited(&self) {
         self.0.driver.arm(true);
     }
@@ -288,6 +398,19 @@ impl CompletionQueue {
     /// readable. (`ibv_get_cq_event` and `ibv_ack_cq_events`.)
     ///
     /// Returns whether there were any.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// assert!(!b.cq().clear()?);
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// b.cq().arm();
+    /// b.fail()?;
+    /// // The receive completes with an error, which the notification announces.
+    /// while !b.cq().clear()? {}
+    /// assert!(b.cq().wait()?.result.is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
@@ -309,6 +432,20 @@ impl CompletionQueue {
     /// Selects the reactor for the futures of this queue.
     ///
     /// Without this call they use that of the features, see [`reactor`](crate::reactor).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.cq().use_reactor(AsyncIo);
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().next().await?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         lock(&self.0.watch).use_reactor(Arc::new(reactor));
         self.0.tasks.notify();

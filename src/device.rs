@@ -50,6 +50,12 @@ pub enum DeviceError {
 
 impl DeviceError {
     /// The `errno` that a verbs program gets.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let error = urxe::device("no_such_device").unwrap_err();
+    /// assert_eq!(error.errno(), libc::ENODEV);
+    /// ```
     pub fn errno(&self) -> i32 {
         match self {
             Self::List(source) | Self::Open { source, .. } => {
@@ -92,6 +98,13 @@ pub fn devices() -> Result<Vec<Device>, DeviceError> {
 
 /// Returns the device of this name, for instance `urxe_lo`.
 ///
+/// ```
+/// # use urxe::prelude::*;
+/// let device = urxe::device("urxe_lo")?;
+/// assert_eq!(device.interface(), "lo");
+/// # Ok::<(), urxe::Error>(())
+/// ```
+///
 /// # Errors
 /// [`DeviceError::List`] and [`DeviceError::NotFound`].
 pub fn device(name: &str) -> Result<Device, DeviceError> {
@@ -128,16 +141,38 @@ pub struct Device(pub(crate) Arc<driver::Device>);
 impl Device {
     /// The name of the device: `urxe_` and the interface's name, or the one that `URXE_DEVICES`
     /// gives it. (`ibv_get_device_name`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// for device in urxe::devices()? {
+    ///     println!("{}", device.name());
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
     /// The name of the interface.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert_eq!(urxe::device("urxe_lo")?.interface(), "lo");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn interface(&self) -> &str {
         self.0.interface()
     }
 
     /// Returns whether this is the loopback interface, which reaches only this host.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert!(urxe::device("urxe_lo")?.is_loopback());
+    /// // A device that reaches other hosts:
+    /// let device = urxe::devices()?.into_iter().find(|device| !device.is_loopback());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn is_loopback(&self) -> bool {
         self.0.is_loopback()
     }
@@ -145,21 +180,53 @@ impl Device {
     /// The node GUID, in network order. (`ibv_get_device_guid`.)
     ///
     /// It is derived from the interface's MAC address and stays the same as long as that does.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let guid = urxe::device("urxe_lo")?.guid();
+    /// println!("{:016x}", u64::from_be_bytes(guid));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn guid(&self) -> [u8; 8] {
         self.0.guid()
     }
 
     /// The current state of the port: whether it can send and receive. (`ibv_query_port`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::PortState;
+    ///
+    /// let device = urxe::device("urxe_lo")?;
+    /// if device.port_state() == PortState::Active {
+    ///     println!("{} can send and receive", device.name());
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn port_state(&self) -> PortState {
         self.0.port_state()
     }
 
     /// The largest path MTU that fits the interface's current MTU. (`ibv_query_port`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// println!("packets of up to {} bytes of data", urxe::device("urxe_lo")?.active_mtu().bytes());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn active_mtu(&self) -> Mtu {
         self.0.active_mtu()
     }
 
     /// The GID table: indices and their IP addresses. (`ibv_query_gid_table`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// for (index, address) in urxe::device("urxe_lo")?.gids() {
+    ///     println!("GID {index}: {address}");
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn gids(&self) -> Vec<(usize, IpAddr)> {
         self.0.gids()
     }

@@ -6,6 +6,18 @@ use urxe_proto::mtu::Mtu;
 use urxe_proto::psn::Psn;
 
 /// The bytes do not encode an [`Endpoint`].
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::EndpointError;
+///
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let mut bytes = pd.queue_pair(&cq, &cq).build()?.endpoint().to_bytes();
+/// bytes[24] = 9;
+/// assert_eq!(Endpoint::from_bytes(&bytes), Err(EndpointError::PathMtu(9)));
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -53,6 +65,23 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The length of the result of [`Endpoint::to_bytes`].
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::io::{Cursor, Read, Write};
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let local = pd.queue_pair(&cq, &cq).build()?.endpoint();
+    /// let mut stream = Cursor::new(Vec::new());
+    /// stream.write_all(&local.to_bytes())?;
+    /// // In another program:
+    /// let mut bytes = [0; Endpoint::BYTES];
+    /// stream.set_position(0);
+    /// stream.read_exact(&mut bytes)?;
+    /// assert_eq!(Endpoint::from_bytes(&bytes)?, local);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub const BYTES: usize = 26;
 
     /// Returns the endpoint of a queue pair of a peer that does not use urxe.
@@ -186,48 +215,92 @@ pub struct ConnectOptions {
 
 impl ConnectOptions {
     /// Sets [`ConnectOptions::timeout`](#structfield.timeout).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// // An ACK timeout of 4.096 us x 2^10, which is 4.2 ms.
+    /// assert_eq!(ConnectOptions::default().timeout(10).timeout, 10);
+    /// ```
     pub const fn timeout(mut self, timeout: u8) -> Self {
         self.timeout = timeout;
         self
     }
 
     /// Sets [`ConnectOptions::retry_cnt`](#structfield.retry_cnt).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert_eq!(ConnectOptions::default().retry_cnt(3).retry_cnt, 3);
+    /// ```
     pub const fn retry_cnt(mut self, retry_cnt: u8) -> Self {
         self.retry_cnt = retry_cnt;
         self
     }
 
     /// Sets [`ConnectOptions::rnr_retry`](#structfield.rnr_retry).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// // Fail at once if the peer has no receive posted.
+    /// assert_eq!(ConnectOptions::default().rnr_retry(0).rnr_retry, 0);
+    /// ```
     pub const fn rnr_retry(mut self, rnr_retry: u8) -> Self {
         self.rnr_retry = rnr_retry;
         self
     }
 
     /// Sets [`ConnectOptions::min_rnr_timer`](#structfield.min_rnr_timer).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// // A peer that finds no receive posted retries after 0.01 ms.
+    /// assert_eq!(ConnectOptions::default().min_rnr_timer(1).min_rnr_timer, 1);
+    /// ```
     pub const fn min_rnr_timer(mut self, min_rnr_timer: u8) -> Self {
         self.min_rnr_timer = min_rnr_timer;
         self
     }
 
     /// Sets [`ConnectOptions::max_rd_atomic`](#structfield.max_rd_atomic).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert_eq!(ConnectOptions::default().max_rd_atomic(4).max_rd_atomic, 4);
+    /// ```
     pub const fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
         self.max_rd_atomic = max_rd_atomic;
         self
     }
 
     /// Sets [`ConnectOptions::traffic_class`](#structfield.traffic_class).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// // The DSCP of expedited forwarding, 46, is in the upper six bits.
+    /// assert_eq!(ConnectOptions::default().traffic_class(46 << 2).traffic_class, 184);
+    /// ```
     pub const fn traffic_class(mut self, traffic_class: u8) -> Self {
         self.traffic_class = traffic_class;
         self
     }
 
     /// Sets [`ConnectOptions::hop_limit`](#structfield.hop_limit).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert_eq!(ConnectOptions::default().hop_limit(64).hop_limit, 64);
+    /// ```
     pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
         self.hop_limit = hop_limit;
         self
     }
 
     /// Sets [`ConnectOptions::flow_label`](#structfield.flow_label).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// assert_eq!(ConnectOptions::default().flow_label(0x12345).flow_label, 0x12345);
+    /// ```
     pub const fn flow_label(mut self, flow_label: u32) -> Self {
         self.flow_label = flow_label;
         self

@@ -42,6 +42,16 @@ use urxe_proto::work::WcStatus;
 pub struct Error(Box<Cause>);
 
 /// The result of a call, with [`Error`] as its error.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// fn receives(count: usize) -> urxe::Result<Vec<LocalBuffer>> {
+///     let pd = urxe::device("urxe_lo")?.open()?.pd();
+///     (0..count).map(|_| Ok(pd.buffer(4096)?)).collect()
+/// }
+/// assert_eq!(receives(3)?.len(), 3);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What a program can do about an [`Error`].
@@ -139,6 +149,20 @@ causes! {
 
 impl Error {
     /// The kind of the error.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::ErrorKind;
+    ///
+    /// fn open(device: &str) -> urxe::Result<urxe::Context> {
+    ///     Ok(urxe::device(device)?.open()?)
+    /// }
+    /// match open("no_such_device").map_err(|error| error.kind()) {
+    ///     Err(ErrorKind::NotFound) => println!("`urxe devices` lists the devices"),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         match self.post_error() {
             Some(PostError::TooMuchInline { .. }) => return ErrorKind::InlineTooLong,
@@ -166,6 +190,12 @@ impl Error {
     }
 
     /// The `errno` that a verbs program gets, or that stands for the status of a completion.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let error = urxe::Error::from(urxe::device("no_such_device").unwrap_err());
+    /// assert_eq!(error.errno(), libc::ENODEV);
+    /// ```
     pub fn errno(&self) -> i32 {
         match &*self.0 {
             Cause::Device(error) => error.errno(),
@@ -188,6 +218,16 @@ impl Error {
     }
 
     /// The status of the completion; `None` if a work request is not the reason of the error.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// b.fail()?;
+    /// let error = urxe::Error::from(b.cq().wait()?.result.unwrap_err());
+    /// assert_eq!(error.status(), Some(WcStatus::WrFlushErr));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn status(&self) -> Option<WcStatus> {
         match &*self.0 {
             Cause::Work(error) => Some(error.status),

@@ -18,6 +18,18 @@ use urxe_proto::ids::Qpn;
 pub use urxe_driver::events::EventType;
 
 /// An asynchronous event. (`ibv_async_event`.)
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::EventType;
+///
+/// let (a, b) = urxe::testing::pair()?;
+/// a.drain()?;
+/// let event = a.context().events().wait()?;
+/// assert_eq!(event.kind, EventType::SqDrained);
+/// println!("{:?} reports {:?}", event.source, event.kind);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event {
@@ -28,6 +40,19 @@ pub struct Event {
 }
 
 /// The object that an asynchronous event is about. (`element` of `ibv_async_event`.)
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::EventSource;
+///
+/// let (a, b) = urxe::testing::pair()?;
+/// a.drain()?;
+/// match a.context().events().wait()?.source {
+///     EventSource::QueuePair(qpn) => assert_eq!(qpn, a.qpn()),
+///     other => println!("an event of {other:?}"),
+/// }
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum EventSource {
@@ -91,6 +116,16 @@ impl Events {
     /// Takes the oldest event, and waits for one if there is none. (`ibv_get_async_event` and
     /// `ibv_ack_async_event`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::EventType;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// a.drain()?;
+    /// assert_eq!(a.context().events().wait()?.kind, EventType::SqDrained);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The error of the system call on the descriptor.
     pub fn wait(&self) -> io::Result<Event> {
@@ -99,6 +134,18 @@ impl Events {
 
     /// Takes the oldest event, waiting for at most `timeout`; `None` if none arrives.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::Duration;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let events = a.context().events();
+    /// assert!(events.wait_timeout(Duration::from_millis(1))?.is_none());
+    /// a.drain()?;
+    /// assert!(events.wait_timeout(Duration::from_secs(60))?.is_some());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The error of the system call on the descriptor.
     pub fn wait_timeout(&self, timeout: Duration) -> io::Result<Option<Event>> {
@@ -106,6 +153,15 @@ impl Events {
     }
 
     /// Takes the oldest event; `None` if there is none.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// while let Some(event) = a.context().events().poll()? {
+    ///     println!("{:?} of {:?}", event.kind, event.source);
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
@@ -127,6 +183,18 @@ impl Events {
 
     /// Takes the oldest event, and waits for one if there is none.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::EventType;
+    ///
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// a.drain()?;
+    /// assert_eq!(a.context().events().next().await?.kind, EventType::SqDrained);
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// The error of the system call on the descriptor, or of the reactor.
     pub async fn next(&self) -> io::Result<Event> {
@@ -134,6 +202,20 @@ impl Events {
     }
 
     /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let events = a.context().events();
+    /// events.use_reactor(AsyncIo);
+    /// a.drain()?;
+    /// println!("{:?}", events.next().await?);
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.readable.use_reactor(Arc::new(reactor));
     }

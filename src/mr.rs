@@ -20,6 +20,18 @@ bitflags! {
     /// Remote access rights of a memory region. (The remote bits of `ibv_access_flags`.)
     ///
     /// The empty set makes a region for local use. The local program may always read and write.
+    ///
+    /// ```
+    /// use urxe::RemoteAccess;
+    ///
+    /// # let pd = urxe::device("urxe_lo")?.open()?.pd();
+    /// let access = RemoteAccess::READ | RemoteAccess::WRITE;
+    /// assert!(!access.contains(RemoteAccess::ATOMIC) && !access.contains(RemoteAccess::FLUSH));
+    /// let region = pd.register(4096, access)?;
+    /// region.set_access(access - RemoteAccess::WRITE)?;
+    /// let local = pd.register(4096, RemoteAccess::empty())?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct RemoteAccess: u32 {
         /// RDMA WRITE.
@@ -40,6 +52,22 @@ impl RemoteAccess {
 }
 
 /// A region could not move to another protection domain.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::MoveErrorKind;
+///
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let region = pd.register(64, RemoteAccess::READ)?;
+/// let slice = region.slice(..)?;
+/// let error = region.move_to(&context.pd()).unwrap_err();
+/// assert!(matches!(error.source, MoveErrorKind::InUse));
+/// // The error returns the region, for another attempt.
+/// drop(slice);
+/// let region = error.region.move_to(&context.pd())?;
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 #[non_exhaustive]
@@ -52,6 +80,17 @@ pub struct MoveError {
 
 impl MoveError {
     /// The `errno` that a verbs program gets.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::READ)?;
+    /// let slice = region.slice(..)?;
+    /// let error = region.move_to(&context.pd()).unwrap_err();
+    /// assert_eq!(error.errno(), libc::EBUSY);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn errno(&self) -> i32 {
         match &self.source {
             MoveErrorKind::InUse => libc::EBUSY,
@@ -61,6 +100,21 @@ impl MoveError {
 }
 
 /// The reason why a region could not move to another protection domain.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::MoveErrorKind;
+///
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let region = pd.register(64, RemoteAccess::READ)?;
+/// let word = region.word(0)?;
+/// match region.move_to(&context.pd()).unwrap_err().source {
+///     MoveErrorKind::InUse => println!("a slice or a word of the region exists"),
+///     other => panic!("{other}"),
+/// }
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MoveErrorKind {
@@ -112,12 +166,31 @@ impl MemoryRegion {
     }
 
     /// The length in bytes, at least 1.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// assert_eq!(pd.register(4096, RemoteAccess::READ)?.len(), 4096);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.0.mr().len() as usize
     }
 
     /// Returns a slice of the region, for work requests.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(4096, RemoteAccess::empty())?;
+    /// b.post_receive(ReceiveRequest::into(memory.slice(..64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// b.cq().wait()?.result?;
+    /// assert_eq!(memory.to_vec(..5)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError`] if the range is not within the region, or is 4 GiB or longer.
@@ -130,6 +203,19 @@ impl MemoryRegion {
     ///
     /// The program can operate on it directly, or give it to an atomic work request as the place of
     /// the result.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::ATOMIC)?;
+    /// region.word(8)?.store(7, Ordering::Release);
+    /// assert_eq!(region.to_vec(8..16)?, 7_u64.to_ne_bytes());
+    /// assert!(region.word(9).is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError`] if the bytes are not within the region or not aligned.
@@ -144,6 +230,19 @@ impl MemoryRegion {
     ///
     /// Bytes that a peer writes at the same time may have the old or the new value.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::WRITE)?;
+    /// let mut bytes = [1; 4];
+    /// region.read(60, &mut bytes)?;
+    /// assert_eq!(bytes, [0; 4]);
+    /// let outside = region.read(61, &mut bytes);
+    /// assert!(matches!(outside, Err(urxe::RangeError::Outside { offset: 61, .. })));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`RangeError::Outside`] if the range is not within the region.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
@@ -154,6 +253,16 @@ impl MemoryRegion {
     ///
     /// A peer that reads at the same time may see a part of the new bytes.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::READ)?;
+    /// region.write(10, b"hello")?;
+    /// assert_eq!(region.to_vec(10..15)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`RangeError::Outside`] if the range is not within the region.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), RangeError> {
@@ -161,6 +270,15 @@ impl MemoryRegion {
     }
 
     /// Returns a copy of a part of the region.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register_vec(b"hello".to_vec(), RemoteAccess::READ)?;
+    /// assert_eq!(region.to_vec(1..3)?, b"el");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError`] if the range is not within the region.
@@ -195,6 +313,17 @@ impl MemoryRegion {
     /// Changes the remote access rights, effective at once; the key stays the same.
     /// (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_ACCESS`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// memory.set_access(RemoteAccess::READ)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()))?;
+    /// let error = a.cq().wait()?.result.unwrap_err();
+    /// assert_eq!(error.status, WcStatus::RemAccessErr);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`OwnedError`]. The call fails while memory windows are bound to the region.
     pub fn set_access(&self, access: RemoteAccess) -> Result<(), OwnedError> {
@@ -203,6 +332,17 @@ impl MemoryRegion {
 
     /// Moves the region to another protection domain; the key stays the same.
     /// (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_PD`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::READ)?;
+    /// let remote = region.remote();
+    /// let region = region.move_to(&context.pd())?;
+    /// assert_eq!(region.remote(), remote);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`MoveErrorKind`]. The region must not be in use. The error returns the region.
@@ -219,6 +359,15 @@ impl MemoryRegion {
     }
 
     /// The description of the region that a peer needs to access it.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register_vec(b"hello".to_vec(), RemoteAccess::READ)?;
+    /// a.post_send(SendRequest::read(a.pd().buffer(5)?, &memory.remote()))?;
+    /// assert_eq!(a.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn remote(&self) -> RemoteRegion {
         let mr = self.0.mr();
         RemoteRegion {
@@ -230,6 +379,17 @@ impl MemoryRegion {
 }
 
 /// A slice of a memory region, for work requests. It keeps the region registered. (`ibv_sge`.)
+///
+/// ```
+/// # use urxe::prelude::*;
+/// let (a, b) = urxe::testing::pair()?;
+/// let memory = a.pd().register_vec(b"hello, world".to_vec(), RemoteAccess::empty())?;
+/// let slices = [memory.slice(7..)?, memory.slice(..5)?];
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// a.post_send(SendRequest::send(slices))?;
+/// assert_eq!(b.cq().wait()?.data()?, b"worldhello");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LocalSlice {
     region: Arc<OwnedRegion>,
@@ -245,21 +405,58 @@ impl LocalSlice {
     }
 
     /// The length in bytes.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::empty())?;
+    /// assert_eq!(region.slice(60..)?.len(), 4);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.sge.length as usize
     }
 
     /// Returns whether the slice has no bytes.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::empty())?;
+    /// assert!(region.slice(10..10)?.is_empty());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.sge.length == 0
     }
 
     /// The offset of the slice in the region, in bytes.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::empty())?;
+    /// assert_eq!(region.slice(10..)?.slice(5..)?.offset(), 15);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn offset(&self) -> usize {
         (self.sge.addr - self.region.mr().addr()) as usize
     }
 
     /// Returns a part of this slice.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let message = pd.register(64, RemoteAccess::empty())?.slice(..)?;
+    /// let (header, body) = (message.slice(..16)?, message.slice(16..)?);
+    /// assert_eq!((header.len(), body.len()), (16, 48));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError`] if the range is not within this slice.
@@ -270,6 +467,17 @@ impl LocalSlice {
 
     /// Copies bytes out of the slice, starting at `offset`, as [`MemoryRegion::read`] does.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let slice = pd.register_vec(b"hello".to_vec(), RemoteAccess::empty())?.slice(1..)?;
+    /// let mut bytes = [0; 3];
+    /// slice.read(1, &mut bytes)?;
+    /// assert_eq!(&bytes, b"llo");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`RangeError::Outside`] if the range is not within this slice.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), RangeError> {
@@ -278,6 +486,16 @@ impl LocalSlice {
     }
 
     /// Copies bytes into the slice, starting at `offset`, as [`MemoryRegion::write`] does.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::empty())?;
+    /// region.slice(10..)?.write(2, b"hello")?;
+    /// assert_eq!(region.to_vec(12..17)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError::Outside`] if the range is not within this slice.
@@ -323,6 +541,18 @@ pub struct LocalWord {
 
 impl LocalWord {
     /// The same bytes as a slice, for work requests that move them.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let counter = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+    /// counter.store(7, std::sync::atomic::Ordering::Release);
+    /// let copy = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(counter.as_slice().clone(), &copy.remote()))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(copy.to_vec(..)?, 7_u64.to_ne_bytes());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn as_slice(&self) -> &LocalSlice {
         &self.slice
     }
@@ -376,9 +606,30 @@ pub struct RemoteRegion {
 
 impl RemoteRegion {
     /// The length of the result of [`RemoteRegion::to_bytes`].
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(64, RemoteAccess::READ)?;
+    /// let mut message = [0; RemoteRegion::BYTES];
+    /// message.copy_from_slice(&region.remote().to_bytes());
+    /// assert_eq!(RemoteRegion::from_bytes(&message), region.remote());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub const BYTES: usize = 20;
 
     /// Returns the description of a part.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote().slice(32..)?))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(memory.to_vec(32..37)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError`] if the range is not within the region.
@@ -392,6 +643,17 @@ impl RemoteRegion {
     }
 
     /// Returns the 8 bytes at `offset`, for atomics.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let counter = b.pd().register(16, RemoteAccess::ATOMIC)?;
+    /// let result = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+    /// a.post_send(SendRequest::fetch_add(&result, counter.remote().word(8)?, 5))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(counter.to_vec(8..)?, 5_u64.to_ne_bytes());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`RangeError`] if the bytes are not within the region or not aligned.
@@ -419,6 +681,19 @@ impl RemoteRegion {
     }
 
     /// Encodes the description: address, length, key, each in network order.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// // The server sends the description of its memory as a message.
+    /// let memory = b.pd().register_vec(b"hello".to_vec(), RemoteAccess::READ)?;
+    /// a.post_receive(ReceiveRequest::into(a.pd().buffer(RemoteRegion::BYTES)?))?;
+    /// b.post_send(SendRequest::send(&memory.remote().to_bytes()))?;
+    /// let bytes = a.cq().wait()?.data()?;
+    /// let remote = RemoteRegion::from_bytes(bytes.as_slice().try_into().expect("20 bytes"));
+    /// assert_eq!(remote, memory.remote());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -428,6 +703,14 @@ impl RemoteRegion {
     }
 
     /// Decodes the result of [`RemoteRegion::to_bytes`].
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::RKey;
+    ///
+    /// let region = RemoteRegion { addr: 0x1000, len: 64, rkey: RKey(0x1234) };
+    /// assert_eq!(RemoteRegion::from_bytes(&region.to_bytes()), region);
+    /// ```
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> RemoteRegion {
         let [
             a0,
@@ -486,6 +769,18 @@ impl From<Fields> for RemoteRegion {
 }
 
 /// Eight aligned bytes of a peer's memory region.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// let (a, b) = urxe::testing::pair()?;
+/// let lock = b.pd().register(8, RemoteAccess::ATOMIC)?;
+/// let word: RemoteWord = lock.remote().word(0)?;
+/// let result = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+/// a.post_send(SendRequest::compare_swap(&result, word, 0, 1))?;
+/// a.cq().wait()?.result?;
+/// assert_eq!(lock.to_vec(..)?, 1_u64.to_ne_bytes());
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteWord {
     addr: u64,

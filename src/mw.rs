@@ -15,6 +15,17 @@ use urxe_proto::work::SendOp;
 
 impl ProtectionDomain {
     /// Allocates an unbound memory window. (`ibv_alloc_mw`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::WindowType;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let window = pd.window(WindowType::Two);
+    /// assert_eq!(window.kind(), WindowType::Two);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn window(&self, kind: WindowType) -> MemoryWindow {
         MemoryWindow::new(Mw::allocate(self.driver(), kind))
     }
@@ -68,6 +79,16 @@ impl MemoryWindow {
     }
 
     /// The type of the window.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::WindowType;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// assert_eq!(pd.window(WindowType::One).kind(), WindowType::One);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn kind(&self) -> WindowType {
         self.driver.kind()
     }
@@ -81,6 +102,22 @@ impl MemoryWindow {
     /// A window of type 1 may already be bound; its old key becomes invalid. A window of type 2
     /// must be [unbound](MemoryWindow::unbind) first. If the work request fails, the queue pair
     /// enters the error state and the key of the window is undefined: allocate a new window.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::WindowType;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = a.pd().register(64, RemoteAccess::empty())?;
+    /// let window = a.pd().window(WindowType::Two);
+    /// let (bind, remote) = window.bind(memory.slice(16..32)?, RemoteAccess::WRITE);
+    /// a.post_send(bind)?;
+    /// a.cq().wait()?.result?;
+    /// b.post_send(SendRequest::write(b"hello", &remote))?;
+    /// b.cq().wait()?.result?;
+    /// assert_eq!(memory.to_vec(16..21)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn bind(
         &self,
         slice: LocalSlice,
@@ -108,6 +145,22 @@ impl MemoryWindow {
     /// `IBV_WR_LOCAL_INV`.)
     ///
     /// For a window of type 2 it starts when all earlier work requests have completed.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::WindowType;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = a.pd().register(64, RemoteAccess::empty())?;
+    /// let window = a.pd().window(WindowType::Two);
+    /// let (bind, remote) = window.bind(memory.slice(..)?, RemoteAccess::WRITE);
+    /// a.post_sends([bind.unsignaled(), window.unbind()])?;
+    /// a.cq().wait()?.result?;
+    /// b.post_send(SendRequest::write(b"too late", &remote))?;
+    /// let error = b.cq().wait()?.result.unwrap_err();
+    /// assert_eq!(error.status, WcStatus::RemAccessErr);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn unbind(&self) -> SendRequest<'static> {
         let op = match self.kind() {
             WindowType::One => {

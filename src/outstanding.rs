@@ -14,6 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The queue of a queue pair that a work request was posted to.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// let (a, b) = urxe::testing::pair()?;
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// assert_eq!(a.cq().wait()?.queue, WorkQueue::Send);
+/// assert_eq!(b.cq().wait()?.queue, WorkQueue::Receive);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkQueue {
     /// The send queue: SEND, RDMA, atomics and bind operations.

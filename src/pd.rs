@@ -6,6 +6,14 @@ use urxe_driver as driver;
 
 impl Context {
     /// Allocates a protection domain. (`ibv_alloc_pd`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let context = urxe::device("urxe_lo")?.open()?;
+    /// let pd = context.pd();
+    /// let memory = pd.register(4096, RemoteAccess::READ)?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn pd(&self) -> ProtectionDomain {
         ProtectionDomain::new(self)
     }
@@ -53,6 +61,15 @@ impl ProtectionDomain {
     }
 
     /// The opened device that the domain belongs to.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let another = pd.context().pd();
+    /// assert_eq!(another.context().device().guid(), context.device().guid());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn context(&self) -> &Context {
         &self.context
     }

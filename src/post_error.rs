@@ -80,6 +80,17 @@ pub enum PostError {
 
 impl PostError {
     /// The `errno` that a verbs program gets.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).max_recv_wr(1).build()?;
+    /// qp.post_receive(ReceiveRequest::empty())?;
+    /// let error = qp.post_receive(ReceiveRequest::empty()).unwrap_err();
+    /// assert_eq!(error.errno(), libc::ENOMEM);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn errno(&self) -> i32 {
         match self {
             Self::QueueFull { .. } | Self::Driver(urxe_proto::queue::PostError::Full) => {

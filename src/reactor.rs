@@ -8,6 +8,21 @@
 //! for instance with [`CompletionQueue::use_reactor`](crate::CompletionQueue::use_reactor).
 //!
 //! An object keeps the reactor that it was first awaited with.
+//!
+//! ```
+//! use urxe::prelude::*;
+//! use urxe::reactor::AsyncIo;
+//!
+//! # async_io::block_on(async {
+//! let (a, b) = urxe::testing::pair()?;
+//! // Without this call the queue uses async-io, too, as this is no task of tokio.
+//! b.cq().use_reactor(AsyncIo);
+//! b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+//! a.post_send(SendRequest::send(b"hello"))?;
+//! assert_eq!(b.cq().next().await?.data()?, b"hello");
+//! # Ok::<(), urxe::Error>(())
+//! # }).unwrap();
+//! ```
 #![forbid(unsafe_code)]
 
 use crate::wait::lock;
@@ -18,10 +33,59 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// The part of an async runtime that reports when descriptors are readable.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use std::io;
+/// use std::os::fd::OwnedFd;
+/// use std::task::{Context, Poll};
+/// use urxe::reactor::{Readiness, Reactor};
+///
+/// # async_io::block_on(async {
+/// /// A reactor for a runtime that polls its tasks over and over.
+/// #[derive(Debug)]
+/// struct Spinning;
+/// #[derive(Debug)]
+/// struct Watched(OwnedFd);
+/// impl Reactor for Spinning {
+///     fn watch(&self, fd: OwnedFd) -> io::Result<Box<dyn Readiness>> {
+///         Ok(Box::new(Watched(fd)))
+///     }
+/// }
+/// impl Readiness for Watched {
+///     fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+///         context.waker().wake_by_ref();
+///         Poll::Pending
+///     }
+/// }
+/// let (a, b) = urxe::testing::pair()?;
+/// b.cq().use_reactor(Spinning);
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// assert_eq!(b.cq().next().await?.data()?, b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// # }).unwrap();
+/// ```
 pub trait Reactor: Send + Sync + Debug {
     /// Starts to watch a descriptor until the result is dropped.
     ///
     /// The descriptor is a duplicate, which the result owns.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::future::poll_fn;
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixStream;
+    /// use urxe::reactor::{AsyncIo, Reactor};
+    ///
+    /// # async_io::block_on(async {
+    /// let (here, there) = UnixStream::pair()?;
+    /// let readiness = AsyncIo.watch(OwnedFd::from(here))?;
+    /// drop(there);
+    /// poll_fn(|context| readiness.poll_readable(context)).await?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// The error of the system call that registers the descriptor.
@@ -29,12 +93,43 @@ pub trait Reactor: Send + Sync + Debug {
 }
 
 /// A descriptor that a [`Reactor`] watches.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use std::future::poll_fn;
+/// use std::io::Write;
+/// use std::os::fd::OwnedFd;
+/// use std::os::unix::net::UnixStream;
+/// use urxe::reactor::{AsyncIo, Reactor, Readiness};
+///
+/// # async_io::block_on(async {
+/// let (here, mut there) = UnixStream::pair()?;
+/// let readiness: Box<dyn Readiness> = AsyncIo.watch(OwnedFd::from(here))?;
+/// there.write_all(b"!")?;
+/// poll_fn(|context| readiness.poll_readable(context)).await?;
+/// # Ok::<(), urxe::Error>(())
+/// # }).unwrap();
+/// ```
 pub trait Readiness: Send + Sync + Debug {
     /// Returns `Ready` once or more often each time that the descriptor becomes readable.
     ///
     /// With `Pending`, the waker of `context` is woken the next time. Only the waker of the latest
     /// call has to be woken. The caller takes events until there are none before it calls again, so
     /// both edge-triggered and level-triggered reactors fit.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixStream;
+    /// use std::task::{Context, Waker};
+    /// use urxe::reactor::{AsyncIo, Reactor};
+    ///
+    /// let (here, there) = UnixStream::pair()?;
+    /// let readiness = AsyncIo.watch(OwnedFd::from(here))?;
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert!(readiness.poll_readable(&mut context).is_pending());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error of the runtime, for instance because it has shut down.
@@ -51,11 +146,39 @@ mod tokio_reactor {
     use tokio::io::unix::AsyncFd;
 
     /// The reactor of a tokio runtime, which must have I/O enabled.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::Tokio;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// // Without this call, the queue uses the runtime in which a task first awaits it.
+    /// b.cq().use_reactor(Tokio::current().expect("this is a task of tokio"));
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().next().await?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     #[derive(Clone, Debug)]
     pub struct Tokio(tokio::runtime::Handle);
 
     impl Tokio {
         /// The runtime of the current task or thread; `None` outside of one.
+        ///
+        /// ```
+        /// # use urxe::prelude::*;
+        /// use urxe::reactor::Tokio;
+        ///
+        /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        /// # runtime.block_on(async {
+        /// assert!(Tokio::current().is_some());
+        /// assert!(std::thread::spawn(|| Tokio::current().is_none()).join().unwrap());
+        /// # Ok::<(), urxe::Error>(())
+        /// # }).unwrap();
+        /// ```
         pub fn current() -> Option<Tokio> {
             tokio::runtime::Handle::try_current().ok().map(Tokio)
         }
@@ -98,6 +221,21 @@ mod async_io_reactor {
     use std::task::{Context, Poll};
 
     /// The reactor of async-io.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// // In a task of tokio, this selects async-io nevertheless.
+    /// b.cq().use_reactor(AsyncIo);
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().next().await?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     #[derive(Clone, Copy, Default, Debug)]
     pub struct AsyncIo;
 

@@ -11,6 +11,17 @@ impl ProtectionDomain {
     ///
     /// `access` is the rights of peers; the program itself may always read and write.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register(1 << 20, RemoteAccess::READ | RemoteAccess::WRITE)?;
+    /// assert_eq!(region.remote().len, 1 << 20);
+    /// let nothing = pd.register(0, RemoteAccess::READ);
+    /// assert!(matches!(nothing, Err(urxe::RegisterError::Empty)));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`OwnedError`]; `len` must be at least 1.
     pub fn register(&self, len: usize, access: RemoteAccess) -> Result<MemoryRegion, OwnedError> {
@@ -18,6 +29,15 @@ impl ProtectionDomain {
     }
 
     /// Registers the bytes of a vector in place, without a copy. (`ibv_reg_mr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let region = pd.register_vec(b"hello".to_vec(), RemoteAccess::READ)?;
+    /// assert_eq!(region.to_vec(..)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`OwnedError`]; the vector must have at least one byte.

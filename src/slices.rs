@@ -9,6 +9,22 @@ use std::ops::Deref;
 use urxe_proto::work::Sge;
 
 /// A list of memory slices. Up to two are stored without an allocation.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::SliceList;
+///
+/// let (a, b) = urxe::testing::pair()?;
+/// let memory = b.pd().register(64, RemoteAccess::empty())?;
+/// let receive = ReceiveRequest::into([memory.slice(..2)?, memory.slice(8..)?]);
+/// b.post_receive(receive)?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// // The completion returns the slices.
+/// let slices: SliceList = b.cq().wait()?.buffers;
+/// assert_eq!((slices[0].len(), slices[1].offset()), (2, 8));
+/// assert_eq!(memory.to_vec(8..11)?, b"llo");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct SliceList(Slices);
 

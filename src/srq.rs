@@ -19,12 +19,30 @@ use urxe_proto::qp::{AttrMask, QpAttr, QpState};
 
 impl ProtectionDomain {
     /// Returns a builder for a shared receive queue in this domain. (`ibv_create_srq`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().max_wr(256).max_sge(1).build()?;
+    /// let qp = pd.queue_pair(&cq, &cq).receives_from(&shared).build()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn shared_receive_queue(&self) -> SharedReceiveQueueBuilder<'_> {
         SharedReceiveQueueBuilder::new(self)
     }
 }
 
 /// A builder for a shared receive queue. (`ibv_srq_init_attr`.)
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let shared = pd.shared_receive_queue().max_wr(256).max_sge(1).build()?;
+/// shared.post_receive(ReceiveRequest::into(pd.buffer(4096)?))?;
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is made until it is built"]
 pub struct SharedReceiveQueueBuilder<'a> {
@@ -45,18 +63,50 @@ impl<'a> SharedReceiveQueueBuilder<'a> {
     /// The maximum of outstanding receives, 1 to 65,536. (Default 128.)
     ///
     /// A receive is outstanding until its completion is polled.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().max_wr(1).build()?;
+    /// shared.post_receive(ReceiveRequest::empty())?;
+    /// assert!(shared.post_receive(ReceiveRequest::empty()).is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn max_wr(mut self, max: u32) -> Self {
         self.attr.max_wr = max;
         self
     }
 
     /// The maximum of memory slices in a receive, 0 to 32. (Default 4.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().max_sge(1).build()?;
+    /// let memory = pd.register(64, RemoteAccess::empty())?;
+    /// let slices = [memory.slice(..32)?, memory.slice(32..)?];
+    /// assert!(shared.post_receive(ReceiveRequest::into(slices)).is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn max_sge(mut self, max: u32) -> Self {
         self.attr.max_sge = max;
         self
     }
 
     /// Creates the shared receive queue. (`ibv_create_srq`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let empty = pd.shared_receive_queue().max_wr(0).build();
+    /// assert!(matches!(empty, Err(urxe::SrqError::Size)));
+    /// let shared = pd.shared_receive_queue().build()?;
+    /// assert_eq!(shared.outstanding(), 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`SrqError::Size`] if a size is out of range.
@@ -142,6 +192,18 @@ impl SharedReceiveQueue {
     /// Its memory must be of the shared receive queue's protection domain, which may differ from
     /// that of the queue pairs.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().build()?;
+    /// for id in 0..16 {
+    ///     shared.post_receive(ReceiveRequest::into(pd.buffer(4096)?).id(id))?;
+    /// }
+    /// assert_eq!(shared.outstanding(), 16);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`PostError`].
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
@@ -167,6 +229,20 @@ impl SharedReceiveQueue {
     /// If that is already so, the event is raised at once. Each call requests one event; 0 requests
     /// none.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::EventType;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().build()?;
+    /// shared.post_receive(ReceiveRequest::empty())?;
+    /// // Fewer than two receives are posted, so the event occurs at once.
+    /// shared.set_limit(2)?;
+    /// assert_eq!(context.events().wait()?.kind, EventType::SrqLimitReached);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`SrqError::Limit`] if `limit` is larger than the capacity of the queue.
     pub fn set_limit(&self, limit: u32) -> Result<(), SrqError> {
@@ -179,6 +255,19 @@ impl SharedReceiveQueue {
     /// The limit, or 0 once its event has been raised. (`ibv_query_srq`.)
     ///
     /// With several shared receive queues, the value 0 identifies the one an event is about.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().build()?;
+    /// for _ in 0..8 {
+    ///     shared.post_receive(ReceiveRequest::empty())?;
+    /// }
+    /// shared.set_limit(4)?;
+    /// assert_eq!(shared.limit(), 4);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn limit(&self) -> u32 {
         self.0.driver.attributes().limit
     }
@@ -187,11 +276,30 @@ impl SharedReceiveQueue {
     ///
     /// A receive is outstanding while it is queued, while a message arrives in it, and until its
     /// completion is polled.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().build()?;
+    /// shared.post_receive(ReceiveRequest::empty())?;
+    /// assert_eq!(shared.outstanding(), 1);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn outstanding(&self) -> usize {
         self.0.outstanding.len()
     }
 
     /// The protection domain of its receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let shared = pd.shared_receive_queue().build()?;
+    /// shared.post_receive(ReceiveRequest::into(shared.pd().buffer(4096)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
     }

@@ -91,21 +91,56 @@ pub struct Peer {
 
 impl Peer {
     /// Returns the opened device.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// assert!(a.context().device().is_loopback());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn context(&self) -> &Context {
         self.pd().context()
     }
 
     /// Returns the protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn pd(&self) -> &ProtectionDomain {
         self.qp.pd()
     }
 
     /// Returns the completion queue of sends and receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn cq(&self) -> &CompletionQueue {
         &self.cq
     }
 
     /// Returns the queue pair, for code under test that takes one.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// struct Session(QueuePair);
+    /// let session = Session(a.into_queue_pair());
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// session.0.post_send(SendRequest::send(b""))?;
+    /// b.cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn into_queue_pair(self) -> QueuePair {
         self.qp
     }
@@ -122,17 +157,51 @@ impl Deref for Peer {
 /// The faults of the network between two queue pairs, in both directions.
 ///
 /// A probability is a number from 0 to 1, and applies to each packet independently.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::testing::Faults;
+///
+/// let (a, b) = Faults::seeded(7).loss(0.1).reordering(0.1).pair()?;
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// assert_eq!(b.cq().wait()?.data()?, b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[must_use = "faults do nothing until queue pairs are connected with them"]
 pub struct Faults(FaultSpec);
 
 impl Faults {
     /// Returns no faults yet. `seed` determines the random decisions.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// assert_eq!(Faults::seeded(7), Faults::seeded(7));
+    /// let (a, b) = Faults::seeded(7).loss(0.1).pair()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn seeded(seed: u64) -> Faults {
         Faults(FaultSpec::new(seed))
     }
 
     /// Sets the probability that a packet is lost.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// let options = ConnectOptions::default().timeout(1).retry_cnt(1);
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = || pd.queue_pair(&cq, &cq).build();
+    /// let (a, _b) = Faults::seeded(1).loss(1.0).connect(qp()?, qp()?, &options)?;
+    /// a.post_send(SendRequest::send(b"lost"))?;
+    /// assert_eq!(cq.wait()?.result.unwrap_err().status, WcStatus::RetryExcErr);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Panics
     /// If `probability` is not from 0 to 1.
@@ -143,6 +212,20 @@ impl Faults {
 
     /// Sets the probability that a packet arrives twice.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// let (a, b) = Faults::seeded(1).duplication(1.0).pair()?;
+    /// let counter = b.pd().register(8, RemoteAccess::ATOMIC)?;
+    /// let result = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+    /// a.post_send(SendRequest::fetch_add(&result, counter.remote().word(0)?, 1))?;
+    /// a.cq().wait()?.result?;
+    /// // Each request arrives twice, and is executed once.
+    /// assert_eq!(counter.to_vec(..)?, 1_u64.to_ne_bytes());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// As [`Faults::loss`].
     pub fn duplication(mut self, probability: f64) -> Faults {
@@ -151,6 +234,22 @@ impl Faults {
     }
 
     /// Sets the probability that a packet arrives after one to four later ones, or after 5 ms.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// let (a, b) = Faults::seeded(1).reordering(0.5).pair()?;
+    /// for id in 0..8_u8 {
+    ///     b.post_receive(ReceiveRequest::into(b.pd().buffer(1)?))?;
+    ///     a.post_send(SendRequest::send(&[id]).unsignaled())?;
+    /// }
+    /// // The connection restores the order.
+    /// for id in 0..8 {
+    ///     assert_eq!(b.cq().wait()?.data()?, [id]);
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Panics
     /// As [`Faults::loss`].
@@ -162,6 +261,17 @@ impl Faults {
     /// Sets the probability that a bit of a packet is flipped. The receiver discards such a packet,
     /// since its checksum is wrong.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// let (a, b) = Faults::seeded(1).corruption(0.5).pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// As [`Faults::loss`].
     pub fn corruption(mut self, probability: f64) -> Faults {
@@ -171,6 +281,21 @@ impl Faults {
 
     /// Delays each packet by `delay`, plus or minus a random time of up to `jitter`. A round trip
     /// takes two such delays longer.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::{Duration, Instant};
+    /// use urxe::testing::Faults;
+    ///
+    /// let delay = Duration::from_millis(10);
+    /// let (a, b) = Faults::seeded(1).delay(delay, Duration::ZERO).pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// let start = Instant::now();
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()))?;
+    /// a.cq().wait()?.result?;
+    /// assert!(start.elapsed() >= 2 * delay);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Panics
     /// If `jitter` is longer than `delay`.
@@ -183,6 +308,18 @@ impl Faults {
     /// Limits each direction to a rate in bits per second. At most 1000 packets are queued, and
     /// further ones are lost.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// // 100 Mbit/s in each direction.
+    /// let (a, b) = Faults::seeded(1).rate(100_000_000).pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(4096)?))?;
+    /// a.post_send(SendRequest::send(a.pd().buffer(4096)?))?;
+    /// assert_eq!(b.cq().wait()?.result?.byte_len, 4096);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// If the rate is 0.
     pub fn rate(mut self, bits_per_second: u64) -> Faults {
@@ -192,6 +329,17 @@ impl Faults {
     }
 
     /// Returns two connected queue pairs of this process, with these faults between them.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// let (a, b) = Faults::seeded(7).loss(0.05).pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// That of the first call that fails; for instance, UDP port 4791 is in use.

@@ -54,6 +54,20 @@ impl Context {
     /// Polls a word like [`Context::wait_on`], for at most `timeout`; `None` if the condition is
     /// not met by then.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::Duration;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// let word = memory.word(0)?;
+    /// let wait = |timeout| b.context().wait_on_timeout(&word, |value| value != 0, timeout);
+    /// assert_eq!(wait(Duration::from_millis(1))?, None);
+    /// a.post_send(SendRequest::write(&7_u64.to_ne_bytes(), &memory.remote()))?;
+    /// assert_eq!(wait(Duration::from_secs(60))?, Some(7));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`Context::wait_on`].
     pub fn wait_on_timeout(

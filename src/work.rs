@@ -13,6 +13,19 @@ use urxe_proto::wire::Feth;
 use urxe_proto::work::{MAX_MESSAGE, SendFlags, SendOp};
 
 /// Not all work requests of a batch were posted.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// let (a, b) = urxe::testing::pair()?;
+/// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+/// let error = a.post_sends([
+///     SendRequest::write(b"fits", &memory.remote()),
+///     SendRequest::write(b"does not fit", &memory.remote()),
+/// ]).unwrap_err();
+/// assert_eq!(error.posted, 1);
+/// println!("{error}");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{posted} work requests were posted, and the next was not: {source}")]
 #[non_exhaustive]
@@ -24,6 +37,23 @@ pub struct BatchError {
 }
 
 /// The data of an outgoing message.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::SendData;
+///
+/// let (a, b) = urxe::testing::pair()?;
+/// fn message(small: bool, pd: &ProtectionDomain) -> urxe::Result<SendData<'static>> {
+///     Ok(match small {
+///         true => SendData::Inline(b"hello"),
+///         false => SendData::Buffer(pd.buffer(4096)?),
+///     })
+/// }
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(4096)?))?;
+/// a.post_send(SendRequest::send(message(false, a.pd())?))?;
+/// assert_eq!(b.cq().wait()?.result?.byte_len, 4096);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SendData<'a> {
@@ -77,6 +107,18 @@ impl<const N: usize> From<[LocalSlice; N]> for SendData<'_> {
 }
 
 /// Registered memory that incoming data fills: slices in order, or a buffer.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::ScatterList;
+///
+/// let (a, b) = urxe::testing::pair()?;
+/// let list = ScatterList::from(b.pd().buffer(64)?);
+/// b.post_receive(ReceiveRequest::into(list))?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// assert_eq!(b.cq().wait()?.data()?, b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct ScatterList(Memory);
 
@@ -183,12 +225,30 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Sends a message into the peer's next receive. (`IBV_WR_SEND`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn send(data: impl Into<SendData<'a>>) -> Self {
         Self::new(SendOp::Send, data.into(), None)
     }
 
     /// Sends a message with 32 bits of immediate data, which the peer's completion carries.
     /// (`IBV_WR_SEND_WITH_IMM`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// a.post_send(SendRequest::send_with_imm(b"", 42))?;
+    /// assert_eq!(b.cq().wait()?.result?.imm, Some(42));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn send_with_imm(data: impl Into<SendData<'a>>, imm: u32) -> Self {
         Self::new(SendOp::SendImm(imm), data.into(), None)
     }
@@ -196,12 +256,43 @@ impl<'a> SendRequest<'a> {
     /// Sends a message that also invalidates a remote key. (`IBV_WR_SEND_WITH_INV`.)
     ///
     /// `key` is that of a memory window that the peer bound on this connection.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::WindowType;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::empty())?;
+    /// let window = b.pd().window(WindowType::Two);
+    /// let (bind, remote) = window.bind(memory.slice(..)?, RemoteAccess::WRITE);
+    /// b.post_send(bind)?;
+    /// b.cq().wait()?.result?;
+    ///
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// a.post_sends([
+    ///     SendRequest::write(b"hello", &remote),
+    ///     // The window is no longer needed.
+    ///     SendRequest::send_with_invalidate(b"", remote.rkey),
+    /// ])?;
+    /// assert_eq!(b.cq().wait()?.result?.invalidated, Some(remote.rkey));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn send_with_invalidate(data: impl Into<SendData<'a>>, key: RKey) -> Self {
         Self::new(SendOp::SendInv(key), data.into(), None)
     }
 
     /// Writes data to the start of the peer's memory; the peer's program is not notified.
     /// (`IBV_WR_RDMA_WRITE`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(memory.to_vec(..5)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn write(data: impl Into<SendData<'a>>, to: &RemoteRegion) -> Self {
         let (addr, rkey) = (to.addr, to.rkey);
         Self::new(SendOp::Write { addr, rkey }, data.into(), Some(to.len))
@@ -209,6 +300,17 @@ impl<'a> SendRequest<'a> {
 
     /// Writes data like [`SendRequest::write`], and completes a receive of the peer with 32 bits of
     /// immediate data. (`IBV_WR_RDMA_WRITE_WITH_IMM`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::WRITE)?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// a.post_send(SendRequest::write_with_imm(b"hello", &memory.remote(), 42))?;
+    /// let done = b.cq().wait()?.result?;
+    /// assert_eq!((done.imm, memory.to_vec(..5)?), (Some(42), b"hello".to_vec()));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn write_with_imm(data: impl Into<SendData<'a>>, to: &RemoteRegion, imm: u32) -> Self {
         let (addr, rkey) = (to.addr, to.rkey);
         let op = SendOp::WriteImm { addr, rkey, imm };
@@ -216,6 +318,15 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Reads from the start of the peer's memory until `into` is full. (`IBV_WR_RDMA_READ`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register_vec(b"hello".to_vec(), RemoteAccess::READ)?;
+    /// a.post_send(SendRequest::read(a.pd().buffer(5)?, &memory.remote()))?;
+    /// assert_eq!(a.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn read(into: impl Into<ScatterList>, from: &RemoteRegion) -> Self {
         let (addr, rkey) = (from.addr, from.rkey);
         let data = SendData::Slices(SliceList::default());
@@ -229,6 +340,20 @@ impl<'a> SendRequest<'a> {
     /// (`IBV_WR_ATOMIC_CMP_AND_SWP`.)
     ///
     /// Each host interprets the values in its own byte order.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let lock = b.pd().register(8, RemoteAccess::ATOMIC)?;
+    /// let old = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+    /// a.post_send(SendRequest::compare_swap(&old, lock.remote().word(0)?, 0, 1))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(old.load(Ordering::Acquire), 0);
+    /// assert_eq!(lock.word(0)?.load(Ordering::Acquire), 1);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn compare_swap(result: &LocalWord, word: RemoteWord, compare: u64, swap: u64) -> Self {
         let op = SendOp::CompareSwap {
             addr: word.addr(),
@@ -241,6 +366,19 @@ impl<'a> SendRequest<'a> {
 
     /// Adds `add` to the peer's word, modulo 2^64; stores the old value in `result`.
     /// (`IBV_WR_ATOMIC_FETCH_AND_ADD`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let counter = b.pd().register(8, RemoteAccess::ATOMIC)?;
+    /// let old = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+    /// a.post_send(SendRequest::fetch_add(&old, counter.remote().word(0)?, 5))?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(counter.word(0)?.load(Ordering::Acquire), 5);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn fetch_add(result: &LocalWord, word: RemoteWord, add: u64) -> Self {
         let op = SendOp::FetchAdd {
             addr: word.addr(),
@@ -255,6 +393,18 @@ impl<'a> SendRequest<'a> {
     ///
     /// The value is in the byte order of this host. The region must permit
     /// [`RemoteAccess::WRITE`](crate::RemoteAccess::WRITE).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let flag = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::atomic_write(flag.remote().word(0)?, 1))?;
+    /// a.cq().wait()?.result?;
+    /// assert_ne!(flag.word(0)?.load(Ordering::Acquire), 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn atomic_write(word: RemoteWord, value: u64) -> Self {
         let op = SendOp::AtomicWrite {
             addr: word.addr(),
@@ -270,6 +420,16 @@ impl<'a> SendRequest<'a> {
     /// The region must permit [`RemoteAccess::FLUSH`](crate::RemoteAccess::FLUSH).
     ///
     /// A region of 4 GiB or more is flushed as a whole, as the length field has 32 bits.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::WRITE | RemoteAccess::FLUSH)?;
+    /// let remote = memory.remote();
+    /// a.post_sends([SendRequest::write(b"hello", &remote).unsignaled(), SendRequest::flush(&remote)])?;
+    /// a.cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn flush(region: &RemoteRegion) -> Self {
         let len = u32::try_from(region.len);
         let how = match len {
@@ -286,6 +446,15 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()).id(7))?;
+    /// assert_eq!(a.cq().wait()?.wr_id, 7);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[inline]
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
@@ -294,6 +463,21 @@ impl<'a> SendRequest<'a> {
 
     /// Starts only when all earlier READs and atomics of the queue have completed.
     /// (`IBV_SEND_FENCE`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register_vec(b"old".to_vec(), RemoteAccess::READ | RemoteAccess::WRITE)?;
+    /// let copy = a.pd().register(3, RemoteAccess::empty())?;
+    /// a.post_sends([
+    ///     SendRequest::read(copy.slice(..)?, &memory.remote()).unsignaled(),
+    ///     // Sends the copy back after the READ has filled it.
+    ///     SendRequest::write(copy.slice(..)?, &memory.remote()).fence(),
+    /// ])?;
+    /// a.cq().wait()?.result?;
+    /// assert_eq!(memory.to_vec(..)?, b"old");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[inline]
     pub fn fence(mut self) -> Self {
         self.flags |= SendFlags::FENCE;
@@ -303,6 +487,16 @@ impl<'a> SendRequest<'a> {
     /// Makes the peer's completion a solicited one. (`IBV_SEND_SOLICITED`.)
     ///
     /// See [`CompletionQueue::arm_solicited`](crate::CompletionQueue::arm_solicited).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// b.cq().arm_solicited();
+    /// a.post_send(SendRequest::send(b"urgent").solicited())?;
+    /// assert_eq!(b.cq().wait()?.data()?, b"urgent");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[inline]
     pub fn solicited(mut self) -> Self {
         self.flags |= SendFlags::SOLICITED;
@@ -312,6 +506,19 @@ impl<'a> SendRequest<'a> {
     /// Makes no completion on success. (Without `IBV_SEND_SIGNALED`.)
     ///
     /// Its place in the queue becomes free with the completion of a later signaled work request.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// a.post_sends([
+    ///     SendRequest::write(b"one", &memory.remote()).id(1).unsignaled(),
+    ///     SendRequest::write(b"two", &memory.remote()).id(2),
+    /// ])?;
+    /// // The completion of the second means that the first has completed too.
+    /// assert_eq!(a.cq().wait()?.wr_id, 2);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags -= SendFlags::SIGNALED;
@@ -402,6 +609,16 @@ pub struct ReceiveRequest {
 
 impl ReceiveRequest {
     /// Receives a message into this memory. A longer message is an error at both ends.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// let buffer = b.cq().wait()?.buffer.expect("the receive had a buffer");
+    /// assert_eq!(*buffer, *b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn into(buffers: impl Into<ScatterList>) -> Self {
         ReceiveRequest {
             wr_id: 0,
@@ -410,11 +627,29 @@ impl ReceiveRequest {
     }
 
     /// Receives a message without data, or a WRITE with immediate data.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// a.post_send(SendRequest::send_with_imm(b"", 42))?;
+    /// assert_eq!(b.cq().wait()?.result?.imm, Some(42));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn empty() -> Self {
         Self::into(ScatterList::default())
     }
 
     /// Sets the identifier that the completion carries; the default is 0. (`wr_id`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?).id(7))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.wr_id, 7);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     #[inline]
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;

@@ -172,6 +172,12 @@ impl PathInner {
         self.faults.is_some()
     }
 
+    /// Whether packets pass to the kernel and nowhere else.
+    #[inline]
+    pub(super) fn is_direct(&self) -> bool {
+        !self.has_faults() && !self.sender.outbound.capture.is_active()
+    }
+
     /// Passes a copy of a sealed packet to the fault injector.
     pub(super) fn send_through_faults(&self, bytes: &[u8]) {
         let Some(faults) = &self.faults else {
@@ -188,6 +194,7 @@ impl PathInner {
 impl Sender {
     /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The
     /// header points to the path, the iovec and the control messages.
+    #[inline]
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,
@@ -232,6 +239,7 @@ impl Sender {
     ///
     /// # Errors
     /// Those of sendmsg(2).
+    #[inline]
     pub(super) fn send(&self, bytes: &[u8], segment: usize) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),

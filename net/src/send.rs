@@ -76,6 +76,18 @@ impl SendReport {
         self
     }
 
+    /// Adds a group that the kernel has accepted, here and in the counters of the endpoint.
+    #[inline]
+    fn sent(&mut self, path: &PathInner, group: &Group) {
+        let counters = &path.sender.outbound.counters;
+        if group.count > 1 {
+            counters.gso_sends.add(1);
+        }
+        counters.datagrams_out.add(group.count as u64);
+        counters.bytes_out.add(group.bytes.len() as u64);
+        self.add(group.count as u64, group.bytes.len());
+    }
+
     fn add(&mut self, packets: u64, bytes: usize) {
         self.packets += packets;
         self.bytes += bytes as u64;
@@ -189,6 +201,13 @@ impl SendBatch {
         self.path = Some(path.clone());
     }
 
+    /// Sets the time of the packets that are staged next to a clock reading of the caller, so that
+    /// the batch does not read the clock at once.
+    #[inline]
+    pub fn set_now(&mut self, now: Time) {
+        self.read.set((self.used, now));
+    }
+
     /// Whether no packet waits to be flushed.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -218,9 +237,34 @@ impl SendBatch {
     }
 
     /// Sends as much as the socket has space for, without sleeping.
+    #[inline]
     pub fn flush(&mut self) -> SendReport {
-        let mut report = SendReport::default();
         self.staged = None;
+        // Most batches are one group, which one system call sends without anything left to do.
+        let mut error = None;
+        if let ([group], Some(path), 0) = (&self.groups[..], &self.path, self.sent)
+            && path.inner().is_direct()
+        {
+            let path = path.inner();
+            match self.send_group(path, group) {
+                Ok(()) => {
+                    let mut report = SendReport::default();
+                    report.sent(path, group);
+                    path.sender.outbound.counters.messages_out.add(1);
+                    self.clear();
+                    return report;
+                }
+                Err(failed) => error = Some(failed),
+            }
+        }
+        self.flush_any(error)
+    }
+
+    /// [`SendBatch::flush`] for any batch. `error` is that of a call that was to send the first
+    /// unsent group.
+    #[inline(never)]
+    fn flush_any(&mut self, error: Option<io::Error>) -> SendReport {
+        let mut report = SendReport::default();
         if self.groups.is_empty() {
             return report;
         }
@@ -233,7 +277,12 @@ impl SendBatch {
             if path.inner().sender.outbound.capture.is_active() {
                 self.capture(path.inner());
             }
-            self.flush_groups(path.inner(), &mut report);
+            if let Some(error) = error {
+                self.send_failed(path.inner(), error, &mut report);
+            }
+            if !report.blocked {
+                self.flush_groups(path.inner(), &mut report);
+            }
         }
         self.path = Some(path);
         if !report.blocked {
@@ -264,15 +313,10 @@ impl SendBatch {
         while self.sent < self.groups.len() {
             match self.send_some(path) {
                 Ok(count) => {
-                    let counters = &path.sender.outbound.counters;
                     for group in &self.groups[self.sent..self.sent + count] {
-                        report.add(group.count as u64, group.bytes.len());
-                        if group.count > 1 {
-                            counters.gso_sends.add(1);
-                        }
-                        counters.datagrams_out.add(group.count as u64);
-                        counters.bytes_out.add(group.bytes.len() as u64);
+                        report.sent(path, group);
                     }
+                    let counters = &path.sender.outbound.counters;
                     counters.messages_out.add(count as u64);
                     self.sent += count;
                 }
@@ -315,12 +359,16 @@ impl SendBatch {
     /// Makes one system call. Returns the number of groups sent, from the first unsent one on.
     fn send_some(&mut self, path: &PathInner) -> io::Result<usize> {
         match &self.groups[self.sent..] {
-            [group] => {
-                let bytes = &self.buffer[group.bytes.clone()];
-                path.sender.send(bytes, group.gso_segment()).map(|()| 1)
-            }
+            [group] => self.send_group(path, group).map(|()| 1),
             _ => self.send_many(path),
         }
+    }
+
+    /// Sends one group with one system call.
+    #[inline]
+    fn send_group(&self, path: &PathInner, group: &Group) -> io::Result<()> {
+        let bytes = &self.buffer[group.bytes.clone()];
+        path.sender.send(bytes, group.gso_segment())
     }
 
     /// Sends several groups with one system call, see [`SendBatch::send_some`].
@@ -399,7 +447,15 @@ impl SendBatch {
         path.sender.outbound.capture.flush();
     }
 
+    #[cold]
+    fn read_clock(&self) -> Time {
+        let now = clock::now();
+        self.read.set((self.used, now));
+        now
+    }
+
     /// Whether a packet of `len` bytes may be appended to the last group.
+    #[inline]
     fn joins_last_group(&self, len: usize) -> bool {
         self.groups[self.sent..].last().is_some_and(|group| {
             // A shorter packet ends its group.
@@ -461,14 +517,13 @@ impl Transmit for SendBatch {
         self.staged = None;
     }
 
+    #[inline]
     fn now(&self) -> Time {
         let (at, then) = self.read.get();
         if then != Time::NEVER && self.used.wrapping_sub(at) < READ_EVERY {
             return then;
         }
-        let now = clock::now();
-        self.read.set((self.used, now));
-        now
+        self.read_clock()
     }
 }
 

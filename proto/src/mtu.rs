@@ -31,6 +31,11 @@ impl Mtu {
         128 << self as u8
     }
 
+    /// The binary logarithm of [`Mtu::bytes`].
+    pub const fn log2(self) -> u32 {
+        7 + self as u32
+    }
+
     /// Returns the MTU with this `enum ibv_mtu` number.
     pub const fn from_number(number: u8) -> Option<Mtu> {
         match number {

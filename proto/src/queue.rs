@@ -231,8 +231,10 @@ impl SendWqe {
 }
 
 /// The number of packets of a message of `len` bytes: at least one (9.7.2).
+#[inline]
 pub fn packets_of(len: u32, mtu: Mtu) -> u32 {
-    len.div_ceil(mtu.bytes() as u32).max(1)
+    let rounded_up = u64::from(len) + (mtu.bytes() as u64 - 1);
+    ((rounded_up >> mtu.log2()) as u32).max(1)
 }
 
 /// The limits of a send queue.
@@ -258,7 +260,7 @@ impl SendQueueSize {
             Payload::Sges(sges) if sges.len() > self.max_sge as usize => {
                 return Err(PostError::TooManySges);
             }
-            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Payload::Sges(sges) => Sge::total_length(sges),
             Payload::Inline(data) if data.len() > self.max_inline as usize => {
                 return Err(PostError::TooMuchInline);
             }
@@ -285,6 +287,8 @@ const ATOMIC_RESULT: u64 = 8;
 /// reused.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
+    /// The work requests, each at its index modulo the number of slots, a power of two. Those before
+    /// `head` are out of date.
     slots: Box<[Option<SendWqe>]>,
     sges: Box<[Sge]>,
     /// Inline data. Capacity is reserved for all slots, but pages are touched only when used.
@@ -294,6 +298,8 @@ pub(crate) struct SendQueue {
     tail: u64,
     post_psn: Psn,
     receives: u32,
+    /// The number of work requests in the queue that the peer answers with a response.
+    responses: u32,
 }
 
 impl SendQueue {
@@ -302,7 +308,7 @@ impl SendQueue {
     /// # Errors
     /// [`NoMemory`] when the memory could not be allocated.
     pub fn new(size: SendQueueSize) -> Result<Self, NoMemory> {
-        let wr = size.max_wr as usize;
+        let wr = (size.max_wr as usize).next_power_of_two();
         Ok(SendQueue {
             slots: filled(None, wr)?,
             sges: filled(Sge::default(), wr * size.max_sge as usize)?,
@@ -312,6 +318,7 @@ impl SendQueue {
             tail: 0,
             post_psn: Psn::default(),
             receives: 0,
+            responses: 0,
         })
     }
 
@@ -330,7 +337,14 @@ impl SendQueue {
         self.size.max_wr - (self.tail - self.head) as u32
     }
 
+    /// The number of work requests in the queue that the peer answers with a response.
+    #[inline]
+    pub fn responses(&self) -> u32 {
+        self.responses
+    }
+
     /// Whether the queue is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
@@ -340,6 +354,7 @@ impl SendQueue {
         self.head = self.tail;
         self.post_psn = psn;
         self.receives = 0;
+        self.responses = 0;
     }
 
     /// Posts a work request. Its PSNs are assigned here, because the queue keeps posting order.
@@ -384,6 +399,7 @@ impl SendQueue {
         if wr.op.consumes_receive() {
             self.receives = self.receives.wrapping_add(1);
         }
+        self.responses += u32::from(wr.op.has_response());
         self.slots[slot] = Some(SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
@@ -425,18 +441,25 @@ impl SendQueue {
     /// Removes and returns the oldest work request.
     #[inline]
     pub fn pop(&mut self) -> Option<SendWqe> {
-        if self.is_empty() {
-            return None;
+        let wqe = self.get(self.head).copied()?;
+        self.remove();
+        Some(wqe)
+    }
+
+    /// Removes the oldest work request. There must be one.
+    #[inline]
+    pub fn remove(&mut self) {
+        debug_assert!(!self.is_empty());
+        let oldest = self.get(self.head);
+        if self.responses > 0 && oldest.is_some_and(|wqe| wqe.op.has_response()) {
+            self.responses -= 1;
         }
-        let slot = self.slot(self.head);
         self.head += 1;
-        self.slots[slot].take()
     }
 
     #[inline]
     fn slot(&self, index: u64) -> usize {
-        // A queue of capacity 0 is always full; `max(1)` only avoids a division by zero.
-        (index % u64::from(self.size.max_wr.max(1))) as usize
+        index as usize & (self.slots.len() - 1)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::qp::{Counters, PathMigState, QpAttr};
 use crate::queue::{SendQueue, SendWqe};
 use crate::time::Time;
 use crate::wire::{
-    Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len, pad_of,
+    Bth, Header, Headers, Opcode, Operation, Position, Reth, Transport, Xrceth, packet_len, pad_of,
 };
 use crate::work::{Completion, Destination, Extra, Payload, SendFlags, SendOp, WcOpcode, WcStatus};
 
@@ -23,10 +23,30 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Returns the headers of a packet to the peer.
+    /// Returns the BTH of a packet to the peer.
     ///
     /// # Panics
     /// When the transport has no such opcode. Posting refuses operations that have none.
+    #[inline]
+    pub(crate) fn bth(
+        &self,
+        operation: Operation,
+        position: Position,
+        extra: Headers,
+        psn: Psn,
+    ) -> Bth {
+        let opcode = Opcode::of(self.transport, operation, position, extra)
+            .expect("posting refuses operations that the transport has no opcodes for");
+        Bth {
+            mig_req: self.attr.path_mig_state == PathMigState::Migrated,
+            ..Bth::new(opcode, self.attr.dest_qpn, psn)
+        }
+    }
+
+    /// Returns the headers of a packet to the peer.
+    ///
+    /// # Panics
+    /// See [`Context::bth`].
     #[inline]
     pub(crate) fn header(
         &self,
@@ -35,10 +55,7 @@ impl Context<'_> {
         extra: Headers,
         psn: Psn,
     ) -> Header {
-        let opcode = Opcode::of(self.transport, operation, position, extra)
-            .expect("posting refuses operations that the transport has no opcodes for");
-        let migrated = self.attr.path_mig_state == PathMigState::Migrated;
-        Header::new(opcode, self.attr.dest_qpn, psn).with_mig_req(migrated)
+        Header::of(self.bth(operation, position, extra, psn))
     }
 
     /// Returns the headers of a request; over XRC they name the shared receive queue (A14).
@@ -58,9 +75,9 @@ impl Context<'_> {
         }
     }
 
-    /// Returns the headers of one packet of a SEND or RDMA WRITE.
+    /// Returns the BTH of one packet of a SEND or RDMA WRITE.
     #[inline]
-    pub(crate) fn data_header(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
+    pub(crate) fn data_bth(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Bth {
         let (operation, extra) = match wqe.op {
             SendOp::SendImm(_) => (Operation::Send, Headers::IMMDT),
             SendOp::SendInv(_) => (Operation::Send, Headers::IETH),
@@ -68,12 +85,24 @@ impl Context<'_> {
             SendOp::WriteImm { .. } => (Operation::Write, Headers::IMMDT),
             _ => (Operation::Send, Headers::empty()),
         };
-        let extra = if position.ends() {
-            extra
-        } else {
-            Headers::empty()
-        };
-        let mut header = self.request_header(wqe, operation, position, extra, psn);
+        if !position.ends() {
+            return self.bth(operation, position, Headers::empty(), psn);
+        }
+        let is_requested = wqe.flags.contains(SendFlags::SOLICITED);
+        Bth {
+            solicited: is_requested && wqe.op.consumes_receive(),
+            ..self.bth(operation, position, extra, psn)
+        }
+    }
+
+    /// Returns all headers of one packet of a SEND or RDMA WRITE; over XRC they name the shared
+    /// receive queue (A14).
+    #[inline(never)]
+    pub(crate) fn data_header(&self, wqe: &SendWqe, position: Position, psn: Psn) -> Header {
+        let mut header = Header::of(self.data_bth(wqe, position, psn));
+        if let Some(srqn) = wqe.dest.and_then(Destination::srq) {
+            header.xrceth = Some(Xrceth { srqn });
+        }
         match wqe.op {
             SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. }
                 if position.starts() =>
@@ -87,8 +116,6 @@ impl Context<'_> {
             _ => {}
         }
         if position.ends() {
-            let is_requested = wqe.flags.contains(SendFlags::SOLICITED);
-            header.bth.solicited = is_requested && wqe.op.consumes_receive();
             match wqe.op {
                 SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => header.imm = Some(imm),
                 SendOp::SendInv(rkey) => header.ieth = Some(rkey),
@@ -147,22 +174,32 @@ pub(crate) enum StageResult {
 }
 
 /// Stages and commits a packet with `len` bytes of `payload`, starting at `offset`. Sets the pad
-/// count of `header`.
+/// count of its BTH.
+///
+/// `headers` returns all headers of the packet. It is called for packets that have extended headers:
+/// most have none, and `bth` alone stays in registers.
+#[inline]
 pub(crate) fn stage_data<M: Memory, T: Transmit>(
-    header: &mut Header,
+    mut bth: Bth,
+    headers: impl FnOnce() -> Header,
     payload: Payload<'_>,
     offset: u64,
     len: usize,
     memory: &M,
     out: &mut T,
 ) -> StageResult {
-    header.bth.pad = pad_of(len);
-    let header_len = header.len();
+    bth.pad = pad_of(len);
+    let header_len = bth.headers_len();
     let Some(packet) = out.stage(packet_len(header_len, len)) else {
         return StageResult::Full;
     };
-    header.emit(packet);
-    let (data, pad) = packet[header_len..].split_at_mut(len);
+    let (start, rest) = packet.split_at_mut(header_len);
+    if header_len == Bth::LEN {
+        bth.emit(start);
+    } else {
+        headers().with_payload_len(len).emit(start);
+    }
+    let (data, pad) = rest.split_at_mut(len);
     if !pad.is_empty() {
         pad.fill(0);
     }

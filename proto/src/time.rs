@@ -13,8 +13,28 @@ impl Time {
 
     /// The time elapsed since `earlier`; zero if `earlier` is in the future.
     pub const fn since(self, earlier: Time) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
     }
+
+    /// The nanoseconds elapsed since `earlier`; zero if `earlier` is in the future.
+    ///
+    /// A [`Duration`] has seconds and nanoseconds, so what is calculated for each packet uses this.
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The time this number of nanoseconds later.
+    #[inline]
+    pub(crate) const fn after_nanos(self, nanos: u64) -> Time {
+        Time(self.0.saturating_add(nanos))
+    }
+}
+
+/// The nanoseconds of `duration`, which is shorter than 500 years.
+#[inline]
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
 }
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;

@@ -20,6 +20,18 @@ pub struct Sge {
     pub lkey: LKey,
 }
 
+impl Sge {
+    /// The number of bytes of all elements together.
+    #[inline]
+    pub fn total_length(sges: &[Sge]) -> u64 {
+        match sges {
+            // Most lists have one element, for which a loop takes several times as long.
+            [sge] => u64::from(sge.length),
+            _ => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        }
+    }
+}
+
 bitflags! {
     /// The flags of a send work request; the bits of `enum ibv_send_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

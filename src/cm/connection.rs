@@ -60,6 +60,14 @@ impl Default for Options {
 
 impl Options {
     /// Returns the default options with private data.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// let options = Options::with_private_data(b"version 1");
+    /// assert_eq!(options.private_data, b"version 1");
+    /// ```
     pub fn with_private_data(private_data: &[u8]) -> Options {
         Options {
             private_data: private_data.to_vec(),
@@ -68,36 +76,81 @@ impl Options {
     }
 
     /// Sets [`Options::private_data`](#structfield.private_data).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// let options = Options::default().retry_cnt(3).private_data(b"version 1");
+    /// assert_eq!(options.private_data, b"version 1");
+    /// ```
     pub fn private_data(mut self, private_data: &[u8]) -> Self {
         self.private_data = private_data.to_vec();
         self
     }
 
     /// Sets [`Options::max_rd_atomic`](#structfield.max_rd_atomic).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// assert_eq!(Options::default().max_rd_atomic(4).max_rd_atomic, 4);
+    /// ```
     pub fn max_rd_atomic(mut self, max_rd_atomic: u8) -> Self {
         self.max_rd_atomic = max_rd_atomic;
         self
     }
 
     /// Sets [`Options::retry_cnt`](#structfield.retry_cnt).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// assert_eq!(Options::default().retry_cnt(3).retry_cnt, 3);
+    /// ```
     pub fn retry_cnt(mut self, retry_cnt: u8) -> Self {
         self.retry_cnt = retry_cnt;
         self
     }
 
     /// Sets [`Options::rnr_retry`](#structfield.rnr_retry).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// assert_eq!(Options::default().rnr_retry(0).rnr_retry, 0);
+    /// ```
     pub fn rnr_retry(mut self, rnr_retry: u8) -> Self {
         self.rnr_retry = rnr_retry;
         self
     }
 
     /// Sets [`Options::type_of_service`](#structfield.type_of_service).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// // The DSCP of expedited forwarding, 46, is in the upper six bits.
+    /// assert_eq!(Options::default().type_of_service(46 << 2).type_of_service, 184);
+    /// ```
     pub fn type_of_service(mut self, type_of_service: u8) -> Self {
         self.type_of_service = type_of_service;
         self
     }
 
     /// Sets [`Options::ack_timeout`](#structfield.ack_timeout).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// // 4.096 us x 2^10, which is 4.2 ms.
+    /// assert_eq!(Options::default().ack_timeout(10).ack_timeout, Some(10));
+    /// ```
     pub fn ack_timeout(mut self, timeout: u8) -> Self {
         self.ack_timeout = Some(timeout);
         self
@@ -125,6 +178,22 @@ impl Options {
 }
 
 /// An event of a connection. (`rdma_cm_event`.)
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::cm::Event;
+///
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr();
+/// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+/// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+/// client.disconnect()?;
+/// match server.next()? {
+///     Event::Disconnected => println!("the client has disconnected"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -143,6 +212,22 @@ pub enum Event {
 ///
 /// The descriptor is readable while events are pending, for use with `poll`, epoll or an async
 /// runtime. [`Connection::try_next`] then returns them.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr();
+/// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+/// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+/// let (a, b) = (client.queue_pair(), server.queue_pair());
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// a.post_send(SendRequest::send(b"hello"))?;
+/// assert_eq!(b.recv_cq().wait()?.data()?, b"hello");
+/// // The server learns that the client is gone.
+/// drop(client);
+/// assert_eq!(server.next()?, urxe::cm::Event::Disconnected);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     /// Dropped before the queue pair, so that the peer receives the DREQ first.
@@ -161,6 +246,19 @@ impl Connection {
     }
 
     /// The queue pair of the connection.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// let qp = server.queue_pair();
+    /// qp.post_receive(ReceiveRequest::into(qp.pd().buffer(64)?))?;
+    /// client.queue_pair().post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(qp.recv_cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn queue_pair(&self) -> &QueuePair {
         &self.qp
     }
@@ -168,22 +266,66 @@ impl Connection {
     /// The private data of the peer's request (56 bytes) or acceptance (196 bytes).
     ///
     /// Unused bytes at the end are zero.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// // Without private data all bytes are zero.
+    /// assert!(client.private_data().iter().all(|byte| *byte == 0));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
     /// The local address and port. (`rdma_get_local_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// assert_eq!(server.local_addr(), client.peer_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().source
     }
 
     /// The peer's address and port. (`rdma_get_peer_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// println!("a connection from {:?}", server.peer_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().destination
     }
 
     /// Takes the next event, and waits for one if there is none. (`rdma_get_cm_event` and
     /// `rdma_ack_cm_event`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Event;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// drop(client);
+    /// assert_eq!(server.next()?, Event::Disconnected);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Wait`].
@@ -193,6 +335,20 @@ impl Connection {
 
     /// Takes the next event, waiting for at most `timeout`; `None` if none arrives.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::Duration;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// assert_eq!(server.next_timeout(Duration::from_millis(1))?, None);
+    /// drop(client);
+    /// assert!(server.next_timeout(Duration::from_secs(60))?.is_some());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Wait`].
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Event>, Error> {
@@ -200,6 +356,16 @@ impl Connection {
     }
 
     /// Takes the next event; `None` if there is none.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// assert_eq!(server.try_next()?, None);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Wait`].
@@ -209,6 +375,21 @@ impl Connection {
 
     /// Takes the next event, and waits for one if there is none.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Event;
+    ///
+    /// # async_io::block_on(async {
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// drop(client);
+    /// assert_eq!(server.next_event().await?, Event::Disconnected);
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// See [`Connection::next`], and the error of the reactor.
     pub async fn next_event(&self) -> Result<Event, Error> {
@@ -216,6 +397,22 @@ impl Connection {
     }
 
     /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// server.use_reactor(AsyncIo);
+    /// drop(client);
+    /// server.next_event().await?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.id.use_reactor(Arc::new(reactor));
     }
@@ -244,6 +441,19 @@ impl Connection {
     ///
     /// The peer's confirmation arrives as [`Event::Disconnected`]. After a disconnection by the
     /// peer, this call confirms it.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Event;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// # let (server, client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// client.disconnect()?;
+    /// assert_eq!(server.next()?, Event::Disconnected);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Modify`] if the queue pair cannot enter the error state.

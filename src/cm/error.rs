@@ -11,6 +11,18 @@ use urxe_driver::route::RouteError;
 use urxe_proto::cm::wire::{RejectReason, SidrStatus};
 
 /// A listener, route, connection or service cannot be made, or has failed.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::cm::{Error, RejectReason};
+///
+/// // No program listens on this port.
+/// match urxe::connect_blocking("127.0.0.1:9") {
+///     Err(Error::Rejected { reason: RejectReason::INVALID_SERVICE_ID, .. }) => {}
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -96,6 +108,12 @@ pub enum Error {
 
 impl Error {
     /// The `errno` that a program that uses librdmacm gets.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let error = urxe::connect_blocking("127.0.0.1:9").unwrap_err();
+    /// assert_eq!(error.errno(), libc::ECONNREFUSED);
+    /// ```
     pub fn errno(&self) -> i32 {
         match self {
             Self::Cm(error) => error.errno(),

@@ -25,6 +25,23 @@ use urxe_proto::rc::MAX_RD_ATOMIC;
 ///
 /// The descriptor is readable while requests are pending, for use with `poll`, epoll or an async
 /// runtime. [`Listener::try_next`] then returns them.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::cm::Options;
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr();
+/// let client = std::thread::spawn(move || urxe::connect_blocking(address));
+///
+/// let request = listener.next()?;
+/// let context = request.device().open()?;
+/// let cq = context.completion_queue()?;
+/// let qp = context.pd().queue_pair(&cq, &cq).build()?;
+/// let connection = request.accept(qp, &Options::default())?;
+/// assert_eq!(connection.peer_addr(), client.join().unwrap()?.local_addr());
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -37,6 +54,18 @@ impl Listener {
     /// An unspecified address stands for all addresses, including those added later. Port 0
     /// selects a free port. A host name stands for the first of its addresses that can be used.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::{CmError, Error};
+    ///
+    /// let listener = Listener::bind("0.0.0.0:0")?;
+    /// println!("listening on {}", listener.local_addr());
+    /// // The address of another host:
+    /// let error = Listener::bind("192.0.2.1:0").unwrap_err();
+    /// assert!(matches!(error, Error::Cm(CmError::Resolve(_))), "{error:?}");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if the address belongs to no device or the port is in use.
     pub fn bind(address: impl ToSocketAddrs) -> Result<Listener, Error> {
@@ -48,6 +77,12 @@ impl Listener {
     /// While `backlog` requests are pending, further requests are dropped; their peers retry after
     /// a few seconds. The maximum is 1024, which 0 also stands for.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let listener = Listener::with_backlog("127.0.0.1:0", 16)?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Listener::bind`].
     pub fn with_backlog(address: impl ToSocketAddrs, backlog: usize) -> Result<Listener, Error> {
@@ -57,11 +92,30 @@ impl Listener {
     }
 
     /// The address and port it listens on. (`rdma_get_local_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// assert_ne!(listener.local_addr().port(), 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
     /// Takes the next request, and waits for one if there is none. (`rdma_get_request`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// println!("a request from {:?}", request.peer_addr());
+    /// request.reject(b"not now")?;
+    /// assert!(client.join().unwrap().is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DeviceGone`] if the interface of its address was removed.
@@ -71,6 +125,15 @@ impl Listener {
 
     /// Takes the next request, waiting for at most `timeout`; `None` if none arrives.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::Duration;
+    ///
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// assert!(listener.next_timeout(Duration::from_millis(1))?.is_none());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Listener::next`].
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Request>, Error> {
@@ -79,6 +142,13 @@ impl Listener {
 
     /// Takes the next request; `None` if there is none.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// assert!(listener.try_next()?.is_none());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Listener::next`].
     pub fn try_next(&self) -> Result<Option<Request>, Error> {
@@ -86,6 +156,19 @@ impl Listener {
     }
 
     /// Takes the next request, and waits for one if there is none.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next_request().await?;
+    /// request.reject(b"not now")?;
+    /// assert!(client.join().unwrap().is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// See [`Listener::next`], and the error of the reactor.
@@ -130,6 +213,16 @@ impl Listener {
     ///
     /// [`connect_blocking`](crate::connect_blocking) has an example.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let connection = listener.accept_blocking()?;
+    /// assert_eq!(connection.local_addr(), client.join().unwrap()?.peer_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Listener::next`] and [`Request::accept`].
     pub fn accept_blocking(&self) -> Result<Connection, Error> {
@@ -139,6 +232,21 @@ impl Listener {
     }
 
     /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// listener.use_reactor(AsyncIo);
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// listener.accept().await?;
+    /// client.join().unwrap()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.id.use_reactor(Arc::new(reactor));
     }
@@ -166,6 +274,19 @@ impl AsRawFd for Listener {
 }
 
 /// An incoming connection request. Dropping it rejects it.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr();
+/// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+/// let request = listener.next()?;
+/// println!("{:?} asks for {:?}", request.peer_addr(), request.local_addr());
+/// // Dropping a request rejects it.
+/// drop(request);
+/// assert!(client.join().unwrap().is_err());
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Request {
     id: CmId,
@@ -175,21 +296,62 @@ pub struct Request {
 
 impl Request {
     /// The peer's private data, 56 bytes; unused bytes at the end are zero.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// assert!(request.private_data().iter().all(|byte| *byte == 0));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn private_data(&self) -> &[u8] {
         &self.details.private_data
     }
 
     /// The address that the peer connects to, with the listener's port. (`rdma_get_local_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// assert_eq!(request.local_addr(), Some(listener.local_addr()));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().source
     }
 
     /// The peer's address and port. (`rdma_get_peer_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// println!("a request from {:?}", request.peer_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().destination
     }
 
     /// The device that received the request. The connection needs a queue pair of this device.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// let context = request.device().open()?;
+    /// let pd = context.pd();
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
@@ -199,6 +361,21 @@ impl Request {
     /// `qp` may have posted receives already. The path MTU and the type of service are those of the
     /// request.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// let context = request.device().open()?;
+    /// let cq = context.completion_queue()?;
+    /// let qp = context.pd().queue_pair(&cq, &cq).max_recv_wr(256).build()?;
+    /// let connection = request.accept(qp, &Options::default())?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Error`]: the peer has given up or does not respond, or the queue pair does not fit.
     /// The queue pair is destroyed on an error.
@@ -207,6 +384,23 @@ impl Request {
     }
 
     /// Accepts the request without waiting for the peer.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// # async_io::block_on(async {
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// let context = request.device().open()?;
+    /// let cq = context.completion_queue()?;
+    /// let qp = context.pd().queue_pair(&cq, &cq).build()?;
+    /// let connection = request.start_accepting(qp, &Options::default())?.await?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]: the peer has given up, or the queue pair does not fit.
@@ -231,6 +425,22 @@ impl Request {
     }
 
     /// Rejects the request, with at most 148 bytes of private data. (`rdma_reject`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Error;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || urxe::connect_blocking(address));
+    /// let request = listener.next()?;
+    /// request.reject(b"not now")?;
+    /// match client.join().unwrap() {
+    ///     Err(Error::Rejected { private_data, .. }) => assert!(private_data.starts_with(b"not now")),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]: the peer has given up, or there is too much private data.

@@ -95,11 +95,48 @@ impl Pending {
     }
 
     /// Selects the reactor for this future; see [`reactor`](crate::reactor).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let server = std::thread::spawn(move || listener.accept_blocking());
+    /// let route = Route::resolve(address)?;
+    /// # let context = route.device().open()?;
+    /// # let cq = context.completion_queue()?;
+    /// # let qp = context.pd().queue_pair(&cq, &cq).build()?;
+    /// let pending = route.start_connecting(qp, &Options::default())?;
+    /// pending.use_reactor(AsyncIo);
+    /// let connection = pending.await?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.readable.use_reactor(Arc::new(reactor));
     }
 
     /// Waits until the connection is established, and returns it.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let server = std::thread::spawn(move || listener.accept_blocking());
+    /// let route = Route::resolve(address)?;
+    /// # let context = route.device().open()?;
+    /// # let cq = context.completion_queue()?;
+    /// # let qp = context.pd().queue_pair(&cq, &cq).build()?;
+    /// let pending = route.start_connecting(qp, &Options::default())?;
+    /// // The program may do other things here.
+    /// let connection = pending.finish()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]. The queue pair is destroyed on an error.
@@ -108,6 +145,27 @@ impl Pending {
     }
 
     /// Returns the connection if it is established; `None` while the attempt continues.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let server = std::thread::spawn(move || listener.accept_blocking());
+    /// let route = Route::resolve(address)?;
+    /// # let context = route.device().open()?;
+    /// # let cq = context.completion_queue()?;
+    /// # let qp = context.pd().queue_pair(&cq, &cq).build()?;
+    /// let mut pending = route.start_connecting(qp, &Options::default())?;
+    /// let connection = loop {
+    ///     if let Some(connection) = pending.try_finish()? {
+    ///         break connection;
+    ///     }
+    ///     std::thread::yield_now();
+    /// };
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]: the attempt has failed, and the queue pair is destroyed. [`Error::Finished`]

@@ -14,6 +14,22 @@ use urxe_driver::cm::resolve::Bound;
 use urxe_proto::rc::MAX_RD_ATOMIC;
 
 /// A resolved route to a peer's address and port.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::cm::Options;
+///
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr();
+/// # let server = std::thread::spawn(move || listener.accept_blocking());
+/// let route = Route::resolve(address)?;
+/// let context = route.device().open()?;
+/// let cq = context.completion_queue()?;
+/// let qp = context.pd().queue_pair(&cq, &cq).max_send_wr(256).build()?;
+/// let connection = route.connect(qp, &Options::default())?;
+/// assert_eq!(connection.peer_addr(), Some(address));
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Route {
     id: CmId,
@@ -24,6 +40,13 @@ impl Route {
     /// Resolves the route with the kernel's routing table. (`rdma_resolve_addr` and
     /// `rdma_resolve_route`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let route = Route::resolve("localhost:7471")?;
+    /// println!("through {}", route.device().name());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if there is no route, or its interface is not a device.
     pub fn resolve(destination: impl ToSocketAddrs) -> Result<Route, Error> {
@@ -31,6 +54,13 @@ impl Route {
     }
 
     /// Resolves the route from a given local address. Port 0 selects a free port.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let route = Route::resolve_from("127.0.0.1:0".parse().unwrap(), "127.0.0.1:7471")?;
+    /// assert_eq!(route.local_addr().map(|address| address.ip()), "127.0.0.1".parse().ok());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Route::resolve`].
@@ -48,11 +78,26 @@ impl Route {
     }
 
     /// The local device of the route. The connection needs a queue pair of this device.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let route = Route::resolve("127.0.0.1:7471")?;
+    /// let context = route.device().open()?;
+    /// let pd = context.pd();
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
 
     /// The local address and the selected port. (`rdma_get_local_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let route = Route::resolve("127.0.0.1:7471")?;
+    /// println!("from {:?}", route.local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().source
     }
@@ -74,6 +119,22 @@ impl Route {
     /// `qp` may have posted receives already. If the peer does not respond, the call fails after
     /// 70 seconds.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let server = std::thread::spawn(move || listener.accept_blocking());
+    /// let route = Route::resolve(address)?;
+    /// # let context = route.device().open()?;
+    /// # let cq = context.completion_queue()?;
+    /// # let qp = context.pd().queue_pair(&cq, &cq).build()?;
+    /// let connection = route.connect(qp, &Options::with_private_data(b"version 1"))?;
+    /// connection.disconnect()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Error`]. The queue pair is destroyed on an error.
     pub fn connect(self, qp: PreparedQueuePair, options: &Options) -> Result<Connection, Error> {
@@ -81,6 +142,23 @@ impl Route {
     }
 
     /// Connects to the listener without waiting for it.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Options;
+    ///
+    /// # async_io::block_on(async {
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let server = std::thread::spawn(move || listener.accept_blocking());
+    /// let route = Route::resolve(address)?;
+    /// # let context = route.device().open()?;
+    /// # let cq = context.completion_queue()?;
+    /// # let qp = context.pd().queue_pair(&cq, &cq).build()?;
+    /// let connection = route.start_connecting(qp, &Options::default())?.await?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]: the queue pair does not fit, or there is too much private data.

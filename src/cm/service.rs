@@ -20,6 +20,17 @@ use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::ids::{Gid, QKey};
 
 /// The Q_Key of the queue pairs of all services and groups. (`RDMA_UDP_QKEY`.)
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::cm::QKEY;
+///
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let qp = pd.queue_pair(&cq, &cq).build_datagram(QKEY)?;
+/// assert_eq!(qp.address().qkey, QKEY);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 pub const QKEY: QKey = UDP_QKEY;
 
 /// A datagram service: resolves its address and port to a queue pair (SIDR). (`rdma_listen` in
@@ -75,6 +86,15 @@ impl Service {
     /// An unspecified address stands for all addresses, including those added later. Port 0
     /// selects a free port.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Service;
+    ///
+    /// let service = Service::bind("127.0.0.1:0")?;
+    /// println!("serving {}", service.local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Cm`] if the address belongs to no device or the port is in use.
     pub fn bind(address: impl ToSocketAddrs) -> Result<Service, Error> {
@@ -84,11 +104,38 @@ impl Service {
     }
 
     /// The address and port of the service. (`rdma_get_local_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Service;
+    ///
+    /// assert_ne!(Service::bind("127.0.0.1:0")?.local_addr().port(), 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
     /// Takes the next request, and waits for one if there is none. (`rdma_get_request`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// println!("{:?} asks for a queue pair", request.peer_addr());
+    /// request.reject(b"not now")?;
+    /// assert!(client.join().unwrap().is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DeviceGone`] if the interface of its address was removed.
@@ -98,6 +145,16 @@ impl Service {
 
     /// Takes the next request, waiting for at most `timeout`; `None` if none arrives.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::time::Duration;
+    /// use urxe::cm::Service;
+    ///
+    /// let service = Service::bind("127.0.0.1:0")?;
+    /// assert!(service.next_timeout(Duration::from_millis(1))?.is_none());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Service::next`].
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<ServiceRequest>, Error> {
@@ -105,6 +162,14 @@ impl Service {
     }
 
     /// Takes the next request; `None` if there is none.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::Service;
+    ///
+    /// assert!(Service::bind("127.0.0.1:0")?.try_next()?.is_none());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Service::next`].
@@ -114,6 +179,26 @@ impl Service {
 
     /// Takes the next request, and waits for one if there is none.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next_request().await?;
+    /// request.reject(b"not now")?;
+    /// assert!(client.join().unwrap().is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// See [`Service::next`], and the error of the reactor.
     pub async fn next_request(&self) -> Result<ServiceRequest, Error> {
@@ -121,6 +206,28 @@ impl Service {
     }
 
     /// Selects the reactor for the futures of this object; see [`reactor`](crate::reactor).
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// service.use_reactor(AsyncIo);
+    /// service.next_request().await?.reject(b"not now")?;
+    /// assert!(client.join().unwrap().is_err());
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.id.use_reactor(Arc::new(reactor));
     }
@@ -148,6 +255,26 @@ impl AsRawFd for Service {
 }
 
 /// An incoming request for the queue pair of a service (SIDR REQ). Dropping it rejects it.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # use urxe::cm::{QKEY, Service, ServiceRoute};
+/// # let service = Service::bind("127.0.0.1:0")?;
+/// # let address = service.local_addr();
+/// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+/// #     let route = ServiceRoute::resolve(address)?;
+/// #     let context = route.device().open()?;
+/// #     let cq = context.completion_queue()?;
+/// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+/// #     route.request(&qp, b"please")
+/// # });
+/// let request = service.next()?;
+/// println!("{:?} asks for a queue pair", request.peer_addr());
+/// // Dropping a request rejects it.
+/// drop(request);
+/// assert!(client.join().unwrap().is_err());
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ServiceRequest {
     id: CmId,
@@ -157,26 +284,117 @@ pub struct ServiceRequest {
 
 impl ServiceRequest {
     /// The peer's private data, 180 bytes; unused bytes at the end are zero.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// assert!(request.private_data().starts_with(b"please"));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
     /// The address that the peer requests, with the service's port. (`rdma_get_local_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// assert_eq!(request.local_addr(), Some(service.local_addr()));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().source
     }
 
     /// The peer's address and port. (`rdma_get_peer_addr`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// println!("a request from {:?}", request.peer_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.driver.addresses().destination
     }
 
     /// The device that received the request. The reply needs a queue pair of this device.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// let context = request.device().open()?;
+    /// let pd = context.pd();
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
 
     /// Replies with a queue pair and at most 136 bytes of private data. (`rdma_accept`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// let context = request.device().open()?;
+    /// let cq = context.completion_queue()?;
+    /// let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// request.accept(&qp, b"welcome")?;
+    /// let reply = client.join().unwrap()?;
+    /// assert_eq!(reply.destination.address(), qp.address());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]: the peer has given up, there is too much private data, or the queue pair
@@ -197,6 +415,31 @@ impl ServiceRequest {
 
     /// Rejects the request, with at most 136 bytes of private data. (`rdma_reject`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::{Error, SidrStatus};
+    ///
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let client = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let route = ServiceRoute::resolve(address)?;
+    /// #     let context = route.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     route.request(&qp, b"please")
+    /// # });
+    /// let request = service.next()?;
+    /// request.reject(b"not now")?;
+    /// match client.join().unwrap() {
+    ///     Err(Error::NoService { status: SidrStatus::REJECTED, private_data }) => {
+    ///         assert!(private_data.starts_with(b"not now"));
+    ///     }
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Error`]: the peer has given up, or there is too much private data.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
@@ -206,6 +449,29 @@ impl ServiceRequest {
 }
 
 /// A resolved route to the address and port of a datagram service.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # use urxe::cm::{QKEY, Service, ServiceRoute};
+/// # let service = Service::bind("127.0.0.1:0")?;
+/// # let address = service.local_addr();
+/// # let server = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+/// #     let request = service.next()?;
+/// #     let context = request.device().open()?;
+/// #     let cq = context.completion_queue()?;
+/// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+/// #     request.accept(&qp, b"welcome")?;
+/// #     Ok(qp)
+/// # });
+/// let route = ServiceRoute::resolve(address)?;
+/// let context = route.device().open()?;
+/// let cq = context.completion_queue()?;
+/// let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+/// let reply = route.request(&qp, b"please")?;
+/// qp.post_send(&reply.destination, SendRequest::send(b"hello"))?;
+/// cq.wait()?.result?;
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ServiceRoute {
     id: CmId,
@@ -213,6 +479,29 @@ pub struct ServiceRoute {
 }
 
 /// The reply of a datagram service (SIDR REP).
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # use urxe::cm::{QKEY, Service, ServiceRoute};
+/// # let service = Service::bind("127.0.0.1:0")?;
+/// # let address = service.local_addr();
+/// # let server = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+/// #     let request = service.next()?;
+/// #     let context = request.device().open()?;
+/// #     let cq = context.completion_queue()?;
+/// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+/// #     request.accept(&qp, b"welcome")?;
+/// #     Ok(qp)
+/// # });
+/// # let route = ServiceRoute::resolve(address)?;
+/// # let context = route.device().open()?;
+/// # let cq = context.completion_queue()?;
+/// # let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+/// let reply = route.request(&qp, b"please")?;
+/// assert!(reply.private_data.starts_with(b"welcome"));
+/// qp.post_send(&reply.destination, SendRequest::send(b"hello"))?;
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServiceReply {
@@ -226,6 +515,15 @@ impl ServiceRoute {
     /// Resolves the route with the kernel's routing table. (`rdma_resolve_addr` and
     /// `rdma_resolve_route`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::ServiceRoute;
+    ///
+    /// let route = ServiceRoute::resolve("127.0.0.1:7471")?;
+    /// println!("through {}", route.device().name());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Cm`] if there is no route, or its interface is not a device.
     pub fn resolve(destination: impl ToSocketAddrs) -> Result<ServiceRoute, Error> {
@@ -235,6 +533,15 @@ impl ServiceRoute {
     }
 
     /// The local device of the route. Requests need a queue pair of this device.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::ServiceRoute;
+    ///
+    /// let context = ServiceRoute::resolve("127.0.0.1:7471")?.device().open()?;
+    /// let pd = context.pd();
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         Device(Arc::clone(&self.bound.device))
     }
@@ -243,6 +550,28 @@ impl ServiceRoute {
     ///
     /// The request carries at most 180 bytes of private data. If the peer does not respond, the
     /// call fails after 70 seconds.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use urxe::cm::{QKEY, Service, ServiceRoute};
+    /// # let service = Service::bind("127.0.0.1:0")?;
+    /// # let address = service.local_addr();
+    /// # let server = std::thread::spawn(move || -> Result<_, urxe::cm::Error> {
+    /// #     let request = service.next()?;
+    /// #     let context = request.device().open()?;
+    /// #     let cq = context.completion_queue()?;
+    /// #     let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// #     request.accept(&qp, b"welcome")?;
+    /// #     Ok(qp)
+    /// # });
+    /// # let route = ServiceRoute::resolve(address)?;
+    /// # let context = route.device().open()?;
+    /// # let cq = context.completion_queue()?;
+    /// # let qp = context.pd().queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// let reply = route.request(&qp, b"please")?;
+    /// println!("{:?}", reply.destination.address());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::NoService`] if there is no such service or it rejects the request;
@@ -309,6 +638,19 @@ pub struct Membership<'a> {
 impl<'a> Membership<'a> {
     /// Joins a group, on the interface of the queue pair's device.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::{Membership, QKEY};
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// let membership = Membership::join(&qp, "239.1.2.7".parse().unwrap())?;
+    /// // Dropping it leaves the group.
+    /// drop(membership);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OtherQKey`] if the queue pair has another Q_Key than [`QKEY`]; [`Error::Multicast`]
     /// if `group` is not a multicast address or the system does not permit it.
@@ -333,6 +675,19 @@ impl<'a> Membership<'a> {
     }
 
     /// The group as a destination, with the route to it.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::cm::{Membership, QKEY};
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build_datagram(QKEY)?;
+    /// let membership = Membership::join(&qp, "239.1.2.8".parse().unwrap())?;
+    /// qp.post_send(membership.destination(), SendRequest::send(b"to all"))?;
+    /// cq.wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn destination(&self) -> &Destination {
         &self.destination
     }

@@ -45,6 +45,15 @@ pub struct RdmaListener {
 impl RdmaListener {
     /// Listens on an address; port 0 selects a free port. (`rbind`, `rlisten`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::RdmaListener;
+    ///
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// println!("listening on {}", listener.local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the address, for instance that the port is in use.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<RdmaListener> {
@@ -60,11 +69,31 @@ impl RdmaListener {
     }
 
     /// The address that the listener is bound to.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::RdmaListener;
+    ///
+    /// assert_ne!(RdmaListener::bind("127.0.0.1:0")?.local_addr().port(), 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.local_address()
     }
 
     /// Takes a connection, and waits until there is one. (`raccept`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    ///
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// let stream = listener.accept_blocking()?;
+    /// assert_eq!(stream.peer_addr()?, client.join().unwrap()?.local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error of the system call on the descriptor.
@@ -73,6 +102,14 @@ impl RdmaListener {
     }
 
     /// Takes a connection; `None` if there is none.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::RdmaListener;
+    ///
+    /// assert!(RdmaListener::bind("127.0.0.1:0")?.try_accept()?.is_none());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`RdmaListener::accept_blocking`].
@@ -86,6 +123,20 @@ impl RdmaListener {
 
     /// Takes a connection, and waits until there is one.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    ///
+    /// # async_io::block_on(async {
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// let stream = listener.accept().await?;
+    /// assert_eq!(stream.local_addr(), client.join().unwrap()?.peer_addr()?);
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// The error of the reactor.
     pub async fn accept(&self) -> io::Result<RdmaStream> {
@@ -93,6 +144,21 @@ impl RdmaListener {
     }
 
     /// Takes a connection, or wakes the task when there is one.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::future::poll_fn;
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    ///
+    /// # async_io::block_on(async {
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// let stream = poll_fn(|context| listener.poll_accept(context)).await?;
+    /// client.join().unwrap()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// The error of the reactor.
@@ -106,6 +172,22 @@ impl RdmaListener {
     }
 
     /// Selects the reactor for the futures of the listener.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// listener.use_reactor(AsyncIo);
+    /// let address = listener.local_addr();
+    /// let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// listener.accept().await?;
+    /// client.join().unwrap()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.readable.use_reactor(Arc::new(reactor));
     }

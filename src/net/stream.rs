@@ -101,6 +101,22 @@ impl RdmaStream {
     ///
     /// The addresses are tried in turn.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::io::{Read, Write};
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    ///
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr();
+    /// let server = std::thread::spawn(move || listener.accept_blocking()?.write_all(b"hello"));
+    /// let mut stream = RdmaStream::connect_blocking(address)?;
+    /// let mut received = String::new();
+    /// stream.read_to_string(&mut received)?;
+    /// assert_eq!(received, "hello");
+    /// server.join().unwrap()?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The reason why the last address failed.
     pub fn connect_blocking(address: impl ToSocketAddrs) -> io::Result<RdmaStream> {
@@ -115,6 +131,18 @@ impl RdmaStream {
     ///
     /// The addresses are tried in turn. Each is resolved synchronously: that waits for the link
     /// layer's address of a peer on the local network that is not known yet.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::net::{RdmaListener, RdmaStream};
+    ///
+    /// # async_io::block_on(async {
+    /// let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// let stream = RdmaStream::connect(listener.local_addr()).await?;
+    /// assert_eq!(stream.peer_addr()?, listener.local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// The reason why the last address failed.
@@ -155,11 +183,35 @@ impl RdmaStream {
     }
 
     /// The local address.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// assert_eq!(client.local_addr(), server.peer_addr()?);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.0.socket.local_address()
     }
 
     /// The peer's address.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// println!("a connection from {}", server.peer_addr()?);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `ENOTCONN` if it is unknown.
@@ -171,6 +223,24 @@ impl RdmaStream {
     /// Shuts down one or both directions, and waits until sent data has arrived. (`rshutdown`.)
     ///
     /// After [`Shutdown::Write`] the peer reads the end of the stream, and may still send.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::net::Shutdown;
+    ///
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// client.write_all(b"question")?;
+    /// client.shutdown_blocking(Shutdown::Write)?;
+    /// let mut question = String::new();
+    /// server.read_to_string(&mut question)?;
+    /// assert_eq!(question, "question");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The error of the connection manager.
@@ -188,6 +258,24 @@ impl RdmaStream {
 
     /// Shuts down the direction to the peer, or wakes the task when sent data has arrived.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::future::poll_fn;
+    ///
+    /// # async_io::block_on(async {
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// poll_fn(|context| client.poll_shutdown(context)).await?;
+    /// // The server reads the end of the stream.
+    /// assert_eq!(server.read(&mut [0; 8])?, 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// The error of the reactor or of the connection manager.
     pub fn poll_shutdown(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -197,6 +285,27 @@ impl RdmaStream {
 
     /// Reads into the slices in order, or wakes the task when there is data. 0 bytes are the end of
     /// the stream, or a read without room.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::future::poll_fn;
+    /// use std::io::IoSliceMut;
+    ///
+    /// # async_io::block_on(async {
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// server.write_all(b"head")?;
+    /// let (mut first, mut second) = ([0; 2], [0; 2]);
+    /// let mut slices = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+    /// let read = poll_fn(|context| client.poll_read_vectored(context, &mut slices)).await?;
+    /// assert_eq!((read, &first, &second), (4, b"he", b"ad"));
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// As for [`Read::read`] of the stream, or the error of the reactor.
@@ -211,6 +320,27 @@ impl RdmaStream {
     /// Writes the slices in order, as much as there is room for, or wakes the task when there is
     /// room.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::future::poll_fn;
+    /// use std::io::IoSlice;
+    ///
+    /// # async_io::block_on(async {
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// let slices = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+    /// assert_eq!(poll_fn(|context| client.poll_write_vectored(context, &slices)).await?, 8);
+    /// let mut received = [0; 8];
+    /// server.read_exact(&mut received)?;
+    /// assert_eq!(&received, b"headbody");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As for [`Write::write`] of the stream, or the error of the reactor.
     pub fn poll_write_vectored(
@@ -222,6 +352,24 @@ impl RdmaStream {
     }
 
     /// Selects the reactor for the tasks that use the stream.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::future::poll_fn;
+    /// use urxe::reactor::AsyncIo;
+    ///
+    /// # async_io::block_on(async {
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// client.use_reactor(AsyncIo);
+    /// poll_fn(|context| client.poll_shutdown(context)).await?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
         self.0.readable.use_reactor(Arc::new(reactor));
     }
@@ -384,15 +532,62 @@ impl Write for RdmaStream {
 }
 
 /// The half of a stream for reading, see [`RdmaStream::into_split`].
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # use std::io::{Read, Write};
+/// # use urxe::net::{RdmaListener, RdmaStream};
+/// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr();
+/// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+/// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+/// let (mut reader, writer) = client.into_split();
+/// server.write_all(b"hello")?;
+/// let mut received = [0; 5];
+/// reader.read_exact(&mut received)?;
+/// assert_eq!(&received, b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ReadHalf(RdmaStream);
 
 /// The half of a stream for writing, see [`RdmaStream::into_split`].
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # use std::io::{Read, Write};
+/// # use urxe::net::{RdmaListener, RdmaStream};
+/// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+/// # let address = listener.local_addr();
+/// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+/// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+/// let (reader, mut writer) = client.into_split();
+/// writer.write_all(b"hello")?;
+/// // Dropping it shuts down this direction.
+/// drop(writer);
+/// let mut received = String::new();
+/// server.read_to_string(&mut received)?;
+/// assert_eq!(received, "hello");
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct WriteHalf(RdmaStream);
 
 impl ReadHalf {
     /// The stream.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// let (reader, writer) = client.into_split();
+    /// assert_eq!(reader.stream().peer_addr()?, server.local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn stream(&self) -> &RdmaStream {
         &self.0
     }
@@ -400,6 +595,19 @@ impl ReadHalf {
 
 impl WriteHalf {
     /// The stream.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # use std::io::{Read, Write};
+    /// # use urxe::net::{RdmaListener, RdmaStream};
+    /// # let listener = RdmaListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr();
+    /// # let client = std::thread::spawn(move || RdmaStream::connect_blocking(address));
+    /// # let (mut server, mut client) = (listener.accept_blocking()?, client.join().unwrap()?);
+    /// let (reader, writer) = client.into_split();
+    /// assert_eq!(writer.stream().local_addr(), reader.stream().local_addr());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn stream(&self) -> &RdmaStream {
         &self.0
     }

@@ -92,16 +92,45 @@ pub struct PreparedQueuePair {
 
 impl PreparedQueuePair {
     /// The queue pair number.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build()?;
+    /// assert_eq!(qp.qpn(), qp.endpoint().qpn);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn qpn(&self) -> Qpn {
         self.core.qp.qpn()
     }
 
     /// The values that the peer needs to connect to this queue pair.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build()?;
+    /// // The peer decodes these bytes, and connects to the endpoint.
+    /// let bytes = qp.endpoint().to_bytes();
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
 
     /// Posts a receive. (`ibv_post_recv`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build()?;
+    /// // The receive is in place before the peer can send.
+    /// qp.post_receive(ReceiveRequest::into(pd.buffer(4096)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`PostError`].
@@ -156,6 +185,21 @@ impl PreparedQueuePair {
     ///
     /// The call sends no packet. From now on the queue pair answers requests, and sends may be
     /// posted.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = || pd.queue_pair(&cq, &cq).build();
+    /// let (a, b) = (qp()?, qp()?);
+    /// let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    /// let options = ConnectOptions::default().retry_cnt(3);
+    /// let (a, b) = (a.connect(&endpoint_b, &options)?, b.connect(&endpoint_a, &options)?);
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(cq.wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`ModifyError`]. The queue pair is destroyed on an error.
@@ -248,11 +292,31 @@ pub struct QueuePair {
 
 impl QueuePair {
     /// The queue pair number.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().wait()?.qpn, b.qpn());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn qpn(&self) -> Qpn {
         self.core.qp.qpn()
     }
 
     /// The state: RTS, unless it failed or is draining. (`ibv_query_qp`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::QpState;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// assert_eq!(a.state(), QpState::Rts);
+    /// a.fail()?;
+    /// assert_eq!(a.state(), QpState::Err);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn state(&self) -> QpState {
         // Reads under the lock that completions are made under: once a failed completion is
         // visible, so is the error state.
@@ -260,21 +324,62 @@ impl QueuePair {
     }
 
     /// The maximum of inline data in a work request, in bytes; longer data must be registered.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(4096)?))?;
+    /// let message = vec![7; a.max_inline()];
+    /// a.post_send(SendRequest::send(message.as_slice()))?;
+    /// assert_eq!(b.cq().wait()?.data()?, message);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn max_inline(&self) -> usize {
         self.core.qp.cap().max_inline as usize
     }
 
     /// All attributes. (`ibv_query_qp`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let attributes: urxe::QpAttr = a.attributes();
+    /// assert_eq!((attributes.dest_qpn, attributes.retry_cnt), (b.qpn(), 7));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn attributes(&self) -> QpAttr {
         self.core.qp.attributes()
     }
 
     /// The counters of packets, retransmissions and errors.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// a.cq().wait()?.result?;
+    /// let counters: urxe::Counters = a.counters();
+    /// println!("{} packets were retransmitted", counters.retransmitted);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn counters(&self) -> Counters {
         self.core.qp.counters()
     }
 
     /// Posts a receive. (`ibv_post_recv`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// for id in 0..4 {
+    ///     b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?).id(id))?;
+    /// }
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// // Messages consume receives in the order of posting.
+    /// assert_eq!(b.cq().wait()?.wr_id, 0);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`PostError`].
@@ -284,6 +389,16 @@ impl QueuePair {
 
     /// Posts a work request to the send queue and starts to transmit it. (`ibv_post_send`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::READ | RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()).unsignaled())?;
+    /// a.post_send(SendRequest::read(a.pd().buffer(5)?, &memory.remote()))?;
+    /// assert_eq!(a.cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`PostError`].
     pub fn post_send(&self, request: SendRequest<'_>) -> Result<(), PostError> {
@@ -291,6 +406,21 @@ impl QueuePair {
     }
 
     /// Posts several work requests and transmits them together. (`ibv_post_send` with a list.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(64, RemoteAccess::WRITE)?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// // The data, and a notification of the peer's program after it.
+    /// a.post_sends([
+    ///     SendRequest::write(b"hello", &memory.remote()).unsignaled(),
+    ///     SendRequest::send(b""),
+    /// ])?;
+    /// b.cq().wait()?.result?;
+    /// assert_eq!(memory.to_vec(..5)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`BatchError`]: the work requests before the invalid one have been posted.
@@ -306,6 +436,17 @@ impl QueuePair {
     ///
     /// The event [`SqDrained`](crate::EventType::SqDrained) reports the end.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::{EventType, QpState};
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// a.drain()?;
+    /// assert_eq!(a.context().events().wait()?.kind, EventType::SqDrained);
+    /// assert_eq!(a.state(), QpState::Sqd);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ModifyError::Transition`] if the queue pair is not in RTS, as after a failure.
     pub fn drain(&self) -> Result<(), ModifyError> {
@@ -320,6 +461,18 @@ impl QueuePair {
 
     /// Resumes sending after [`QueuePair::drain`], or from SQE. (`ibv_modify_qp` to RTS.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::QpState;
+    ///
+    /// let (a, b) = urxe::testing::pair()?;
+    /// a.drain()?;
+    /// a.context().events().wait()?;
+    /// a.resume()?;
+    /// assert_eq!(a.state(), QpState::Rts);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ModifyError::Transition`] if the queue pair is in the error state or still draining.
     pub fn resume(&self) -> Result<(), ModifyError> {
@@ -330,6 +483,18 @@ impl QueuePair {
     /// (`ibv_modify_qp` to ERR.)
     ///
     /// No packet informs the peer; its requests time out.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// b.fail()?;
+    /// // The receive completes, so its buffer returns.
+    /// let completion = b.cq().wait()?;
+    /// assert_eq!(completion.result.unwrap_err().status, WcStatus::WrFlushErr);
+    /// assert!(completion.buffer.is_some());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`ModifyError`].
@@ -344,6 +509,19 @@ impl QueuePair {
     /// the queue pair passes through ERR. Unless it had failed before, the event
     /// [`QpLastWqeReached`](crate::EventType::QpLastWqeReached) then reports that it consumes no
     /// more receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let (a, b) = (a.into_queue_pair().reset()?, b.into_queue_pair().reset()?);
+    /// let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
+    /// let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
+    /// let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// a.post_send(SendRequest::send(b""))?;
+    /// a.send_cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`BuildError`]. The queue pair is destroyed on an error.

@@ -70,11 +70,32 @@ impl DatagramQueuePair {
     }
 
     /// The queue pair number.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// assert_eq!(a.qpn(), a.address().qpn);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn qpn(&self) -> Qpn {
         self.core.qp.qpn()
     }
 
     /// The address that other queue pairs send to.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// // For the programs that send to it:
+    /// println!("{:?}", a.address());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn address(&self) -> DatagramAddress {
         DatagramAddress {
             gid: self.gid,
@@ -84,26 +105,84 @@ impl DatagramQueuePair {
     }
 
     /// The state: RTS, unless it failed. (`ibv_query_qp`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::QpState;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// assert_eq!(a.state(), QpState::Rts);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn state(&self) -> QpState {
         self.attributes().state
     }
 
     /// The maximum of inline data in a work request, in bytes; longer data must be registered.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 4096)?))?;
+    /// let message = vec![7; a.max_inline()];
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(&message[..]).unsignaled())?;
+    /// assert_eq!(cq.wait()?.data()?, message);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn max_inline(&self) -> usize {
         self.core.qp.cap().max_inline as usize
     }
 
     /// All attributes. (`ibv_query_qp`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// assert_eq!(a.attributes().qkey, QKey(7));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn attributes(&self) -> QpAttr {
         self.core.qp.attributes()
     }
 
     /// The counters of packets and errors.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// println!("{:?}", a.counters());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn counters(&self) -> Counters {
         self.core.qp.counters()
     }
 
     /// Resolves the route to a queue pair or a group. (`ibv_create_ah`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let to_b = a.destination(&b.address())?;
+    /// assert_eq!(to_b.address(), b.address());
+    /// let nowhere = DatagramAddress::new(urxe::Gid::default(), b.qpn(), QKey(7));
+    /// assert!(matches!(a.destination(&nowhere), Err(urxe::RouteError::NoPeerGid)));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`RouteError`].
@@ -144,6 +223,19 @@ impl DatagramQueuePair {
 
     /// Posts a receive. (`ibv_post_recv`.)
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// // The first bytes of the buffer are for a header.
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(cq.wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`PostError`].
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
@@ -154,6 +246,19 @@ impl DatagramQueuePair {
     ///
     /// `request` is a [`SendRequest::send`] or [`SendRequest::send_with_imm`].
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// let to_b = a.destination(&b.address())?;
+    /// a.post_send(&to_b, SendRequest::send_with_imm(b"hello", 42).unsignaled())?;
+    /// assert_eq!(cq.wait()?.result?.imm, Some(42));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`PostError`].
     pub fn post_send(&self, to: &Destination, request: SendRequest<'_>) -> Result<(), PostError> {
@@ -162,6 +267,22 @@ impl DatagramQueuePair {
 
     /// Posts several datagrams to one destination and transmits them together. (`ibv_post_send`
     /// with a list.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let to_b = a.destination(&b.address())?;
+    /// for _ in 0..2 {
+    ///     b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// }
+    /// a.post_sends(&to_b, [b"one", b"two"].map(|data| SendRequest::send(data).unsignaled()))?;
+    /// assert_eq!(cq.wait()?.data()?, b"one");
+    /// assert_eq!(cq.wait()?.data()?, b"two");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`BatchError`]: the work requests before the invalid one have been posted.
@@ -177,6 +298,23 @@ impl DatagramQueuePair {
     ///
     /// The queue pair also receives its own datagrams to the group.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::net::Ipv4Addr;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let group = Ipv4Addr::new(239, 1, 2, 5).into();
+    /// b.attach(group)?;
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// let to_all = a.destination(&DatagramAddress::group(group, QKey(7)))?;
+    /// a.post_send(&to_all, SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(cq.wait()?.sender().expect("it is a datagram").sent_to, group);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`MulticastError`].
     pub fn attach(&self, group: Gid) -> Result<(), MulticastError> {
@@ -184,6 +322,23 @@ impl DatagramQueuePair {
     }
 
     /// Leaves a multicast group. (`ibv_detach_mcast`.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::net::Ipv4Addr;
+    /// use urxe::MulticastError;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let group = Ipv4Addr::new(239, 1, 2, 6).into();
+    /// a.attach(group)?;
+    /// a.detach(group)?;
+    /// // It is no longer a member.
+    /// assert!(matches!(a.detach(group), Err(MulticastError::NotAttached(_))));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`MulticastError`].
@@ -195,6 +350,21 @@ impl DatagramQueuePair {
     ///
     /// A failed send leads to the state SQE, in which only receives are processed.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::{ModifyError, QpState};
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// assert_eq!(a.state(), QpState::Rts);
+    /// a.fail()?;
+    /// // Only the state SQE can be left in this way.
+    /// assert!(matches!(a.resume(), Err(ModifyError::Transition(_))));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ModifyError::Transition`] if the queue pair is not in SQE.
     pub fn resume(&self) -> Result<(), ModifyError> {
@@ -203,6 +373,18 @@ impl DatagramQueuePair {
 
     /// Enters the error state: all outstanding work requests complete as flushed.
     /// (`ibv_modify_qp` to ERR.)
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// a.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// a.fail()?;
+    /// assert_eq!(cq.wait()?.result.unwrap_err().status, WcStatus::WrFlushErr);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     ///
     /// # Errors
     /// See [`ModifyError`].

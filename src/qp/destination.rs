@@ -7,6 +7,18 @@ use urxe_driver::AddressHandle;
 use urxe_proto::ids::{Gid, QKey, Qpn};
 
 /// The destination of a datagram: a queue pair or a multicast group.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+/// # let (a, b) = (qp()?, qp()?);
+/// let address = b.address();
+/// let destination = a.destination(&DatagramAddress::new(address.gid, address.qpn, QKey(7)))?;
+/// assert_eq!(destination.address(), address);
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct DatagramAddress {
@@ -20,6 +32,17 @@ pub struct DatagramAddress {
 
 impl DatagramAddress {
     /// The length of the encoding.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let bytes: [u8; DatagramAddress::BYTES] = a.address().to_bytes();
+    /// assert_eq!(DatagramAddress::from_bytes(&bytes), Some(a.address()));
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub const BYTES: usize = 24;
 
     /// Returns the address as bytes in network order, for the programs that send to it.
@@ -47,6 +70,18 @@ impl DatagramAddress {
 
     /// Decodes the result of [`DatagramAddress::to_bytes`]; `None` if the queue pair number has
     /// more than 24 bits.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let received = a.address().to_bytes();
+    /// let to_a = b.destination(&DatagramAddress::from_bytes(&received).expect("24 bits"))?;
+    /// assert_eq!(to_a.address(), a.address());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<DatagramAddress> {
         let (gid, numbers) = bytes.split_first_chunk::<16>()?;
         let (qpn, qkey) = numbers.split_first_chunk::<4>()?;
@@ -59,11 +94,36 @@ impl DatagramAddress {
     }
 
     /// Returns the address of a queue pair.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::{Gid, Qpn};
+    /// use std::net::Ipv4Addr;
+    ///
+    /// let address = DatagramAddress::new(Ipv4Addr::LOCALHOST.into(), Qpn::new(0x11), QKey(7));
+    /// assert_eq!(address.gid, Gid::from(Ipv4Addr::LOCALHOST));
+    /// ```
     pub const fn new(gid: Gid, qpn: Qpn, qkey: QKey) -> DatagramAddress {
         DatagramAddress { gid, qpn, qkey }
     }
 
     /// Returns the address of a multicast group. All members must use the same Q_Key.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use std::net::Ipv4Addr;
+    ///
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let group = DatagramAddress::group(Ipv4Addr::new(239, 1, 2, 4).into(), QKey(7));
+    /// b.attach(group.gid)?;
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// a.post_send(&a.destination(&group)?, SendRequest::send(b"to all").unsignaled())?;
+    /// assert_eq!(cq.wait()?.data()?, b"to all");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn group(gid: Gid, qkey: QKey) -> DatagramAddress {
         DatagramAddress {
             gid,
@@ -76,6 +136,21 @@ impl DatagramAddress {
 /// A datagram address with its route. (`ibv_ah`, and `wr.ud` of `ibv_send_wr`.)
 ///
 /// Posted datagrams keep their own reference to it.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+/// # let (a, b) = (qp()?, qp()?);
+/// let to_b: Destination = a.destination(&b.address())?;
+/// for message in ["one", "two"] {
+///     b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+///     a.post_send(&to_b, SendRequest::send(message.as_bytes()).unsignaled())?;
+///     assert_eq!(cq.wait()?.data()?, message.as_bytes());
+/// }
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Destination {
     pub(super) handle: Arc<AddressHandle>,
@@ -84,6 +159,16 @@ pub struct Destination {
 
 impl Destination {
     /// The address.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// assert_eq!(a.destination(&b.address())?.address(), b.address());
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn address(&self) -> DatagramAddress {
         self.address
     }

@@ -4,6 +4,17 @@ use crate::cq::CqError;
 use urxe_driver::qp::{CreateError, ModifyError};
 
 /// A queue pair cannot be created.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::BuildError;
+///
+/// # let context = urxe::device("urxe_lo")?.open()?;
+/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+/// let error = pd.queue_pair(&cq, &cq).gid_index(255).build().unwrap_err();
+/// assert!(matches!(error, BuildError::NoSuchGid { index: 255, .. }));
+/// # Ok::<(), urxe::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -34,6 +45,15 @@ pub enum BuildError {
 
 impl BuildError {
     /// The `errno` that a verbs program gets.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let error = pd.queue_pair(&cq, &cq).gid_index(255).build().unwrap_err();
+    /// assert_eq!(error.errno(), libc::EINVAL);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn errno(&self) -> i32 {
         match self {
             Self::OtherContext | Self::NoSuchGid { .. } => libc::EINVAL,

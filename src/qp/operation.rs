@@ -27,6 +27,18 @@ use std::task::{Context, Poll, ready};
 /// Nothing is posted before the first poll. Dropping it before it has posted discards the work
 /// request. Dropping it later discards the completion: the work request takes effect, and its
 /// memory stays registered until then.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # async_io::block_on(async {
+/// let (a, b) = urxe::testing::pair()?;
+/// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+/// let operation = a.execute(SendRequest::write(b"hello", &memory.remote()));
+/// operation.await?.result?;
+/// assert_eq!(memory.to_vec(..5)?, b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// # }).unwrap();
+/// ```
 #[must_use = "a future does nothing until it is polled"]
 pub struct Operation<'a> {
     core: &'a Core,
@@ -201,6 +213,29 @@ impl fmt::Debug for Operation<'_> {
 }
 
 /// The memory of a [`Transfer`]: a [`LocalBuffer`] or a [`LocalSlice`].
+///
+/// ```
+/// # use urxe::prelude::*;
+/// use urxe::TransferBuffer;
+///
+/// # async_io::block_on(async {
+/// let (a, b) = urxe::testing::pair()?;
+/// async fn store<B: TransferBuffer>(
+///     qp: &QueuePair,
+///     data: B,
+///     place: &RemoteRegion,
+/// ) -> urxe::Result<B> {
+///     let (written, data) = qp.write(data, place).await;
+///     written?;
+///     Ok(data)
+/// }
+/// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+/// let data = a.pd().buffer_from(b"hello".to_vec())?;
+/// store(&a, data, &memory.remote()).await?;
+/// assert_eq!(memory.to_vec(..5)?, b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// # }).unwrap();
+/// ```
 pub trait TransferBuffer: sealed::Lend + Unpin {}
 
 impl TransferBuffer for LocalBuffer {}
@@ -267,6 +302,20 @@ mod sealed {
 /// request keeps the buffer until its completion, and the future returns one without memory.
 ///
 /// See [`Operation`] for what dropping it does.
+///
+/// ```
+/// # use urxe::prelude::*;
+/// # async_io::block_on(async {
+/// let (a, b) = urxe::testing::pair()?;
+/// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+/// let transfer = a.send(a.pd().buffer_from(b"hello".to_vec())?);
+/// let (sent, buffer) = transfer.await;
+/// sent?;
+/// // The buffer is the program's again.
+/// assert_eq!(*buffer, *b"hello");
+/// # Ok::<(), urxe::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is polled"]
 pub struct Transfer<'a, B = LocalSlice> {
@@ -311,6 +360,17 @@ impl QueuePair {
     /// Posts a work request when there is room in the send queue, and returns its completion.
     ///
     /// The request is signaled in any case.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::empty())?;
+    /// a.execute(SendRequest::send_with_imm(b"", 42)).await?.result?;
+    /// assert_eq!(b.cq().next().await?.result?.imm, Some(42));
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// A [`PostError`] or the error of the reactor, as an [`Error`]. The completion has the error
@@ -360,6 +420,19 @@ impl QueuePair {
 
     /// Writes the buffer to the start of the peer's memory.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// let (written, _buffer) =
+    ///     a.write(a.pd().buffer_from(b"hello".to_vec())?, &memory.remote()).await;
+    /// written?;
+    /// assert_eq!(memory.to_vec(..5)?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As for [`QueuePair::send`].
     pub fn write<B: TransferBuffer>(&self, buffer: B, to: &RemoteRegion) -> Transfer<'_, B> {
@@ -367,6 +440,18 @@ impl QueuePair {
     }
 
     /// Reads from the start of the peer's memory until the buffer has its length.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register_vec(b"hello".to_vec(), RemoteAccess::READ)?;
+    /// let (read, copy) = a.read(a.pd().buffer(5)?, &memory.remote()).await;
+    /// read?;
+    /// assert_eq!(*copy, *b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// As for [`QueuePair::send`].
@@ -409,6 +494,20 @@ impl QueuePair {
     /// Stores `swap` in the peer's word if that equals `compare`, and returns its old value, which
     /// is also in `result`.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let lock = b.pd().register(8, RemoteAccess::ATOMIC)?;
+    /// let result = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
+    /// let word = lock.remote().word(0)?;
+    /// assert_eq!(a.compare_swap(&result, word, 0, 1).await?, 0);
+    /// // The lock is taken, so a second attempt leaves it as it is.
+    /// assert_eq!(a.compare_swap(&result, word, 0, 2).await?, 1);
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As for [`QueuePair::send`].
     pub async fn compare_swap(
@@ -443,6 +542,19 @@ impl QueuePair {
     /// It is posted when there is room in the receive queue. Dropping the future does not take the
     /// receive back: the next message is received into it and is lost.
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// // The receive is posted when the future is first polled; the SEND waits for it.
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// let (received, message) = b.receive(b.pd().buffer(64)?).await;
+    /// received?;
+    /// assert_eq!(*message, *b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As for [`QueuePair::send`]. A queue pair with a shared receive queue has no receives of its
     /// own.
@@ -455,6 +567,15 @@ impl QueuePair {
 
 impl PreparedQueuePair {
     /// The protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build()?;
+    /// qp.post_receive(ReceiveRequest::into(qp.pd().buffer(4096)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn pd(&self) -> &crate::ProtectionDomain {
         &self.core.pd
     }
@@ -462,16 +583,42 @@ impl PreparedQueuePair {
 
 impl QueuePair {
     /// The protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let qp = b.into_queue_pair();
+    /// qp.post_receive(ReceiveRequest::into(qp.pd().buffer(4096)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn pd(&self) -> &crate::ProtectionDomain {
         &self.core.pd
     }
 
     /// The completion queue of the sends.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()))?;
+    /// a.send_cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn send_cq(&self) -> &CompletionQueue {
         self.core.send_cq()
     }
 
     /// The completion queue of the receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.recv_cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn recv_cq(&self) -> &CompletionQueue {
         self.core.recv_cq()
     }
@@ -479,16 +626,49 @@ impl QueuePair {
 
 impl DatagramQueuePair {
     /// The protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// a.post_receive(ReceiveRequest::into(a.pd().buffer(GRH_BYTES + 64)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn pd(&self) -> &crate::ProtectionDomain {
         &self.core.pd
     }
 
     /// The completion queue of sends.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello"))?;
+    /// a.send_cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn send_cq(&self) -> &CompletionQueue {
         self.core.send_cq()
     }
 
     /// The completion queue of receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(b.recv_cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
     pub fn recv_cq(&self) -> &CompletionQueue {
         self.core.recv_cq()
     }
@@ -497,6 +677,19 @@ impl DatagramQueuePair {
     ///
     /// `request` is a [`SendRequest::send`] or [`SendRequest::send_with_imm`].
     ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let to_b = a.destination(&b.address())?;
+    /// a.execute(&to_b, SendRequest::send(b"hello")).await?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As for [`QueuePair::execute`].
     pub fn execute<'a>(&'a self, to: &'a Destination, request: SendRequest<'a>) -> Operation<'a> {
@@ -504,6 +697,25 @@ impl DatagramQueuePair {
     }
 
     /// Receives a datagram into the buffers, and returns its completion.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    /// # runtime.block_on(async {
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// let to_b = a.destination(&b.address())?;
+    /// let receive = b.receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?));
+    /// // The receive is posted first, since a datagram without one is dropped.
+    /// let (received, sent) =
+    ///     tokio::join!(receive, a.execute(&to_b, SendRequest::send(b"hello")));
+    /// sent?.result?;
+    /// assert_eq!(received?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// As for [`QueuePair::receive`].

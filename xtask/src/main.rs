@@ -4,6 +4,7 @@
 //! it for longer or with options: rdma-core's test suite, fuzzing, simulations, interoperability
 //! with the kernel's rxe, benchmarks, a soak test and packages.
 
+mod api;
 mod bench;
 mod cargo_log;
 mod debian_root;
@@ -68,6 +69,8 @@ enum Command {
     Soak(soak::SoakOptions),
     /// Install and run programs of others over urxe, on emulated hosts, and write docs/ECOSYSTEM.md
     Ecosystem(ecosystem::EcosystemOptions),
+    /// Compare the public API of the crate `urxe` with its record, and check that it has examples
+    Api(api::ApiOptions),
     /// Make packages for users: a tarball, Debian packages, checksums and a list of components
     Dist(dist::DistOptions),
 }
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => {
             bench::run(&options, &workspace_directory(), &target_directory())
         }
+        Command::Api(options) => api::run(&options, &workspace_directory(), &target_directory()),
         Command::Dist(options) => dist::run(&options, &workspace_directory(), &target_directory()),
         Command::Ecosystem(options) => {
             ecosystem::run(&options, &workspace_directory(), &target_directory())

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::api;
 use crate::bench::instructions;
 use crate::dependencies;
 use crate::dist;
@@ -31,6 +32,8 @@ pub(crate) enum Step {
     Clippy,
     /// rustdoc with warnings as errors.
     Doc,
+    /// The public API of the crate `urxe`, compared with its record, and its examples; see `api`.
+    Api,
     /// Licences, sources and versions of dependencies; see `dependencies`.
     Dependencies,
     /// Links, paths and symbols in the documents; see `documents`.
@@ -63,10 +66,11 @@ pub(crate) enum Step {
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Format,
         Self::Clippy,
         Self::Doc,
+        Self::Api,
         Self::Dependencies,
         Self::Documents,
         Self::Layers,
@@ -87,6 +91,7 @@ impl Step {
             Self::Format => "format",
             Self::Clippy => "clippy",
             Self::Doc => "doc",
+            Self::Api => api::NAME,
             Self::Dependencies => dependencies::NAME,
             Self::Documents => documents::NAME,
             Self::Layers => layers::NAME,
@@ -125,7 +130,8 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Dependencies
+            Self::Api
+            | Self::Dependencies
             | Self::Documents
             | Self::Layers
             | Self::Package
@@ -148,6 +154,9 @@ impl Step {
         filter: Option<&str>,
         harness: &[String],
     ) -> Outcome {
+        if self == Self::Api {
+            return api::step(workspace, target);
+        }
         if self == Self::Dependencies {
             return dependencies::step(workspace);
         }

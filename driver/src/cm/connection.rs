@@ -59,9 +59,9 @@ impl Id {
     /// Listens for connections, or for SIDR requests of a datagram service. Each request raises
     /// [`EventKind::ConnectRequest`](super::EventKind::ConnectRequest).
     ///
-    /// Up to `backlog` requests wait until [`Id::leave_backlog`] is called for them; further ones
-    /// are dropped, and retransmitted by their peers. A `backlog` of 0 selects [`MAX_BACKLOG`]. An
-    /// identifier that is not bound gets a port at all IPv4 addresses.
+    /// Up to `backlog` requests are reported before [`Id::leave_backlog`] is called for one; further
+    /// ones wait for that, see [`Manager::listen`](urxe_proto::cm::Manager::listen). A `backlog` of
+    /// 0 selects [`MAX_BACKLOG`]. An identifier that is not bound gets a port at all IPv4 addresses.
     ///
     /// # Errors
     /// See [`CmError`].

@@ -40,7 +40,7 @@ impl Engine {
 
     /// Returns the network part, unless the program has closed its descriptors.
     #[inline]
-    fn usable_network(&self) -> Option<&Network> {
+    pub(super) fn usable_network(&self) -> Option<&Network> {
         self.network.get().filter(|_| !self.loss.is_lost())
     }
 

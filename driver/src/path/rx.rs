@@ -8,7 +8,7 @@ use crate::memory::regions::{RegionTable, regions};
 use crate::ports::{LocalPort, Receiver};
 use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
-use crate::scheduling::limits::ANSWER_INTERVAL;
+use crate::scheduling::limits::{ANSWER_INTERVAL, FINAL_BATCHES};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -41,6 +41,34 @@ impl Engine {
     #[inline]
     pub(super) fn receive(&self, port: &LocalPort, caller: Caller) -> Option<Time> {
         let mut receiver = try_lock(&port.receiver)?;
+        self.receive_with(&mut receiver, port, caller)
+    }
+
+    /// Receives the packets that arrived at the sockets before this call, as far as
+    /// [`FINAL_BATCHES`] permits, and waits for other threads that are handling some.
+    pub(crate) fn receive_arrived(&self) {
+        let Some(network) = self.usable_network() else {
+            return;
+        };
+        let _disabled = CancellationDisabled::new();
+        for port in network.ports.list().iter() {
+            let mut receiver = Ordered::take(Rank::Receiver, || lock(&port.receiver));
+            let mut batches = 0..FINAL_BATCHES;
+            while batches.next().is_some()
+                && (self.receive_with(&mut receiver, port, Caller::Other)).is_some()
+            {}
+        }
+    }
+
+    /// Receives one batch from an address with its locked receiver. Returns the time at which it
+    /// was received; `None` if there were no packets.
+    #[inline(always)]
+    fn receive_with(
+        &self,
+        receiver: &mut Receiver,
+        port: &LocalPort,
+        caller: Caller,
+    ) -> Option<Time> {
         let endpoint = port.endpoint();
         let filled = endpoint.fill(&mut receiver.batch);
         if let Ok(0) = filled {
@@ -52,7 +80,7 @@ impl Engine {
             port.failed(&error);
             return None;
         }
-        let now = self.handle_batch(&mut receiver, caller, |batch, f| endpoint.deliver(batch, f));
+        let now = self.handle_batch(receiver, caller, |batch, f| endpoint.deliver(batch, f));
         if receiver.batch.has_moved_deadline() {
             // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
             self.waker.deadline_moved(endpoint.next_deadline());

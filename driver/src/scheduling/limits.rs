@@ -14,6 +14,7 @@
 //! | which acknowledgements are delayed | [`PROMPT_REPLY_TIME`], [`PROMPT_REPLY_COUNT`] |
 //! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`MIN_PROBE_INTERVAL`] |
 //! | the bytes that one queue pair sends before the next is served | [`TX_BUDGET`], [`FLUSH_CHARGE`] |
+//! | how much is received before a queue pair is destroyed | [`FINAL_BATCHES`] |
 //! | how long a batch waits for space in its socket's send buffer | [`WRITABLE_TIMEOUT`] |
 
 use std::time::Duration;
@@ -179,6 +180,10 @@ pub(crate) const FLUSH_CHARGE: u64 = 16 << 10;
 /// Bytes of a received batch after which its queue pairs may send: a peer whose window was full
 /// continues while the rest of the batch is handled.
 pub(crate) const ANSWER_INTERVAL: usize = 96 << 10;
+
+/// The most batches that a thread receives from a socket before it destroys a queue pair: other
+/// queue pairs' packets may arrive faster than it handles them.
+pub(crate) const FINAL_BATCHES: usize = 16;
 
 /// Longest time that a batch waits for space in the socket's send buffer. It is then dropped, and
 /// the transport recovers its packets as it does those that the network lost.

@@ -59,7 +59,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Adds a listener for `service`. Requests beyond `backlog` unanswered ones are dropped.
+    /// Adds a listener for `service`, whose backlog has room for `backlog` requests.
     pub fn add(
         &mut self,
         service: ServiceId,
@@ -113,6 +113,11 @@ impl Listeners {
         let free = listener.waiting < listener.backlog;
         listener.waiting += usize::from(free);
         free
+    }
+
+    /// Whether the backlog has room.
+    pub fn has_room(&mut self, id: ListenerId) -> bool {
+        self.get(id).is_some_and(|l| l.waiting < l.backlog)
     }
 
     /// Releases an entry of the backlog.

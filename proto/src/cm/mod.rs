@@ -21,6 +21,7 @@
 //! - `connection`: the state machine of one connection; `resolution`: service ID resolution.
 //! - `manager`: the tables of identifiers, and the dispatch of messages.
 
+mod admission;
 mod connection;
 mod deadlines;
 mod event;

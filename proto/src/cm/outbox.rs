@@ -30,7 +30,10 @@ pub struct Counters {
     pub duplicates: u64,
     /// Messages without a connection, or unexpected in its state.
     pub unmatched: u64,
-    /// Requests dropped because the backlog was full; the peer retransmits them.
+    /// Requests that wait, because the backlog is full, until the program takes up others.
+    pub awaiting_backlog: u64,
+    /// Requests dropped because the backlog and the queue of those that wait for it were full; the
+    /// peer retransmits them.
     pub over_backlog: u64,
     /// Requests rejected by the manager itself.
     pub refused: u64,

@@ -36,6 +36,12 @@ pub(super) fn response(packet_life_time: u8, response_timeout: u8) -> Duration {
     wait.max(MIN_INTERVAL)
 }
 
+/// Returns the time within which a peer retransmits its request: twice the interval of its
+/// retransmissions, since one may be lost.
+pub(super) fn retransmission_of_peer(response_timeout: u8, ack_timeout: u8) -> Duration {
+    (from_peer(response_timeout) + from_peer(ack_timeout)) * 2
+}
+
 /// Returns the ACK timeout exponent: a round trip and the peer's ACK delay (12.7.34).
 ///
 /// It is the larger of both exponents, plus one where the smaller is close enough to matter.

@@ -13,8 +13,9 @@
 //! report of a gap, not with an acknowledgement: an acknowledgement of a retransmitted packet does
 //! not show that the timeout exceeds the round trip.
 
+use super::reordering::Reordering;
 use crate::psn::Psn;
-use crate::time::Time;
+use crate::time::{Time, nanos};
 use crate::wire::RnrTimer;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -44,7 +45,7 @@ const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Without a round-trip estimate, and while the timer is backed off, a probe leaves this fraction
 /// (1/8) of the ACK timeout for its answer: the ACK timeout counts against `retry_cnt`.
-const PROBE_MARGIN: u32 = 8;
+const PROBE_MARGIN: u64 = 8;
 /// The minimum delay of a probe: the granularity of timers (G in RFC 6298, 1 ms in RFC 9002).
 const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
 /// The minimum retransmission timeout (RFC 6298, 2.4), which begins with the probe: a peer that is
@@ -69,19 +70,22 @@ pub(super) enum Expired {
     Probe,
     /// Go back to the oldest unacknowledged packet.
     Retransmit,
+    /// Repair the reported gap: its packet is lost, not only late.
+    RepairGap,
     /// The RNR wait is over: continue.
     RnrOver,
     /// `retry_cnt` is exhausted.
     RetriesExceeded,
 }
 
-/// The round-trip estimator of RFC 6298.
+/// The round-trip estimator of RFC 6298. Durations are in nanoseconds.
 #[derive(Debug, Default)]
 struct RoundTrip {
-    smoothed: Option<Duration>,
-    variation: Duration,
+    smoothed: Option<u64>,
+    shortest: Option<u64>,
+    variation: u64,
     /// The timeout that the round trips require, once one was measured.
-    timeout: Option<Duration>,
+    timeout: Option<u64>,
     /// The packets whose round trip is being measured, in order, and when they were sent.
     timed: VecDeque<(Psn, Time)>,
     /// A sample from this PSN on updates the estimate: the packet was sent after the last update.
@@ -97,26 +101,26 @@ pub(super) struct RoundTripSample {
 }
 
 impl RoundTrip {
-    fn update(&mut self, sample: Duration) {
-        let nanos = |duration: Duration| duration.as_nanos() as u64;
-        let sample = nanos(sample);
-        let (smoothed, variation) = match self.smoothed.map(nanos) {
+    fn update(&mut self, sample: u64) {
+        self.shortest = Some(self.shortest.map_or(sample, |it| it.min(sample)));
+        let (smoothed, variation) = match self.smoothed {
             None => (sample, sample / 2),
             Some(smoothed) => (
                 (smoothed * 7 + sample) / 8,
-                (nanos(self.variation) * 3 + smoothed.abs_diff(sample)) / 4,
+                (self.variation * 3 + smoothed.abs_diff(sample)) / 4,
             ),
         };
-        self.smoothed = Some(Duration::from_nanos(smoothed));
-        self.variation = Duration::from_nanos(variation);
-        self.timeout = Some(Duration::from_nanos(smoothed * 2 + variation * 4));
+        self.smoothed = Some(smoothed);
+        self.variation = variation;
+        self.timeout = Some(smoothed * 2 + variation * 4);
     }
 }
 
 /// The loss recovery of a requester.
 #[derive(Debug)]
 pub(super) struct LossRecovery {
-    ack_timeout: Option<Duration>,
+    /// The ACK timeout in nanoseconds, if one is set.
+    ack_timeout: Option<u64>,
     retry_cnt: u8,
     retries_left: u8,
     rnr_retry: u8,
@@ -133,6 +137,7 @@ pub(super) struct LossRecovery {
     sent_at: Time,
     /// The gap that last caused a retransmission, and when.
     gap: Option<(Psn, Time)>,
+    reordering: Reordering,
 }
 
 impl LossRecovery {
@@ -152,6 +157,7 @@ impl LossRecovery {
             rnr_until: None,
             sent_at: Time(0),
             gap: None,
+            reordering: Reordering::default(),
         };
         recovery.configure(timeout, retry_cnt, rnr_retry);
         recovery
@@ -165,7 +171,7 @@ impl LossRecovery {
                 let requested = ACK_TIMEOUT_UNIT * (1 << n);
                 let extended = (requested * ACK_TIMEOUT_FACTOR)
                     .clamp(ACK_TIMEOUT_FLOOR, MAX_EXTENDED_ACK_TIMEOUT);
-                Some(requested.max(extended))
+                Some(nanos(requested.max(extended)))
             }
         };
         self.retry_cnt = retry_cnt;
@@ -187,7 +193,7 @@ impl LossRecovery {
     pub(super) fn was_idle(&self, now: Time) -> bool {
         self.round_trip
             .timeout
-            .is_some_and(|timeout| now.since(self.sent_at) > timeout)
+            .is_some_and(|timeout| now.nanos_since(self.sent_at) > timeout)
     }
 
     /// Handles progress of the acknowledgements; `outstanding` is whether packets remain in
@@ -206,6 +212,7 @@ impl LossRecovery {
 
     /// Stops the timers: no answer is outstanding.
     pub(super) fn stop(&mut self) {
+        self.reordering.clear();
         self.probe_at = Time::NEVER;
         self.timeout_at = Time::NEVER;
     }
@@ -240,13 +247,14 @@ impl LossRecovery {
             round_trip.timed.pop_front();
         }
         let (psn, sent) = last?;
-        let took = now.since(sent);
+        let took = now.nanos_since(sent);
         let begins_round = round_trip.next_update.is_none_or(|next| !psn.before(next));
         if begins_round {
             round_trip.next_update = Some(sent_end);
             round_trip.update(took);
         }
         self.backoff = 0;
+        let took = Duration::from_nanos(took);
         Some(RoundTripSample { took, begins_round })
     }
 
@@ -258,6 +266,40 @@ impl LossRecovery {
         self.backoff = 0;
     }
 
+    /// Handles the report of a gap at `psn`, with all packets before `sent_end` sent. Returns
+    /// whether to wait for [`Expired::RepairGap`]: the path is known to reorder, so the packet may
+    /// be late.
+    pub(super) fn tolerates_gap(&mut self, psn: Psn, sent_end: Psn, now: Time) -> bool {
+        let shortest = self.round_trip.shortest.map(Duration::from_nanos);
+        shortest.is_some_and(|it| self.reordering.gap_reported(psn, sent_end, now, it))
+    }
+
+    /// Whether the gap at `psn` was reported, and its repair waits.
+    pub(super) fn awaits_late_packet(&self, psn: Psn) -> bool {
+        self.reordering.awaits(psn)
+    }
+
+    /// Records that the gap at `psn` is repaired, with all packets before `sent_end` sent.
+    pub(super) fn gap_repaired(&mut self, psn: Psn, sent_end: Psn, now: Time) {
+        self.gap_retransmitted(psn, now);
+        self.reordering.repaired(psn, sent_end, now);
+    }
+
+    /// Records that a packet or request whose last PSN is before `end` is sent again, for any
+    /// reason.
+    #[cold]
+    pub(super) fn retransmitted(&mut self, end: Psn, sent_end: Psn) {
+        self.reordering.retransmitted(end, sent_end);
+    }
+
+    /// Handles the acknowledgement of all packets before `una`. Returns whether the last repair of
+    /// a gap was needless: its packet was late.
+    #[inline]
+    pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
+        let shortest = self.round_trip.shortest.map(Duration::from_nanos);
+        self.reordering.acknowledged(una, now, shortest)
+    }
+
     /// Ends the back-off: the answer to a retransmission shows that others were lost, not late.
     pub(super) fn loss_confirmed(&mut self) {
         self.backoff = 0;
@@ -266,7 +308,7 @@ impl LossRecovery {
     /// Restarts the timer for the requests that follow the answer to a probe. The back-off
     /// continues, since nothing was delivered.
     pub(super) fn probe_answered(&mut self, now: Time) {
-        self.probe_at = now + self.probe_interval();
+        self.probe_at = now.after_nanos(self.probe_interval());
     }
 
     /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
@@ -277,18 +319,18 @@ impl LossRecovery {
 
     /// Whether the answer to a packet sent at `sent` may still be in flight.
     pub(super) fn is_recent(&self, sent: Time, now: Time) -> bool {
-        let round_trip = self.round_trip.smoothed.unwrap_or(DUPLICATE_REPORT);
-        now.since(sent) < round_trip.max(DUPLICATE_REPORT)
+        let round_trip = self.round_trip.smoothed.unwrap_or(0);
+        now.nanos_since(sent) < round_trip.max(nanos(DUPLICATE_REPORT))
     }
 
     /// The smoothed round-trip time, once one was measured.
     pub(super) fn smoothed_round_trip(&self) -> Option<Duration> {
-        self.round_trip.smoothed
+        self.round_trip.smoothed.map(Duration::from_nanos)
     }
 
     /// The ACK timeout, if one is set.
     pub(super) fn ack_timeout(&self) -> Option<Duration> {
-        self.ack_timeout
+        self.ack_timeout.map(Duration::from_nanos)
     }
 
     /// Starts the RNR wait. Returns false when `rnr_retry` is exhausted.
@@ -325,7 +367,7 @@ impl LossRecovery {
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
-            None => self.probe_at.min(self.timeout_at),
+            None => (self.probe_at.min(self.timeout_at)).min(self.reordering.deadline()),
         }
     }
 
@@ -337,6 +379,9 @@ impl LossRecovery {
             }
             self.rnr_until = None;
             return Expired::RnrOver;
+        }
+        if self.reordering.expire(now) {
+            return Expired::RepairGap;
         }
         if now >= self.timeout_at {
             if self.retries_left == 0 {
@@ -355,7 +400,7 @@ impl LossRecovery {
             };
             self.has_probed = true;
             self.backoff += 1;
-            self.probe_at = now + self.probe_interval();
+            self.probe_at = now.after_nanos(self.probe_interval());
             return expired;
         }
         Expired::Nothing
@@ -365,6 +410,7 @@ impl LossRecovery {
     pub(super) fn path_changed(&mut self) {
         self.round_trip = RoundTrip::default();
         self.backoff = 0;
+        self.reordering = Reordering::default();
     }
 
     /// Stops the timers and resets the counters and the round-trip estimate; the attributes stay.
@@ -379,20 +425,21 @@ impl LossRecovery {
     }
 
     fn restart(&mut self, now: Time) {
-        self.probe_at = now + self.probe_interval();
-        self.timeout_at = self.ack_timeout.map_or(Time::NEVER, |t| now + t);
+        self.probe_at = now.after_nanos(self.probe_interval());
+        let timeout_at = |timeout| now.after_nanos(timeout);
+        self.timeout_at = self.ack_timeout.map_or(Time::NEVER, timeout_at);
     }
 
     /// The delay of the next probe, or of a full retransmission if a probe was sent since the last
-    /// progress.
+    /// progress; in nanoseconds.
     #[inline]
-    fn probe_interval(&self) -> Duration {
+    fn probe_interval(&self) -> u64 {
         let interval = match self.round_trip.timeout {
-            None => INITIAL_TIMEOUT,
+            None => nanos(INITIAL_TIMEOUT),
             Some(estimate) => {
                 let floor = match self.has_probed {
-                    true => MINIMUM_TIMEOUT,
-                    false => TIMER_GRANULARITY,
+                    true => nanos(MINIMUM_TIMEOUT),
+                    false => nanos(TIMER_GRANULARITY),
                 };
                 // The timer that sent the probe does not double the retransmission timeout.
                 let doublings = self.backoff.saturating_sub(self.has_probed.into()).min(10);
@@ -401,10 +448,10 @@ impl LossRecovery {
                     return estimate.max(floor);
                 }
                 let doubled = estimate.max(floor).saturating_mul(1 << doublings);
-                doubled.min(TIMEOUT_CEILING.max(estimate))
+                doubled.min(nanos(TIMEOUT_CEILING).max(estimate))
             }
         };
-        let before = |timeout: Duration| timeout - timeout / PROBE_MARGIN;
+        let before = |timeout: u64| timeout - timeout / PROBE_MARGIN;
         self.ack_timeout
             .map_or(interval, |timeout| interval.min(before(timeout)))
     }
@@ -422,7 +469,7 @@ mod tests {
     fn ack_timeout_is_at_most_four_times_4096_ns_times_2_to_the_n() {
         let mut recovery = LossRecovery::new(14, 0, 0);
         recovery.sent(at(0));
-        recovery.round_trip.update(Duration::from_secs(10));
+        recovery.round_trip.update(nanos(Duration::from_secs(10)));
         recovery.progressed(at(0), true);
         let timeout = 4 * (4096 << 14);
         assert_eq!(recovery.deadline(), Time(timeout));
@@ -549,7 +596,7 @@ mod tests {
     #[test]
     fn peer_that_pauses_for_10_ms_costs_one_probe() {
         let mut recovery = LossRecovery::new(14, 7, 0);
-        recovery.round_trip.update(Duration::from_micros(50));
+        recovery.round_trip.update(nanos(Duration::from_micros(50)));
         let mut now = at(0);
         let again = send_and_acknowledge(&mut recovery, &mut now, Duration::from_millis(10));
         assert_eq!(again, 1);
@@ -558,7 +605,7 @@ mod tests {
     #[test]
     fn minimum_retransmission_timeout_does_not_delay_the_probe_after_progress() {
         let mut recovery = LossRecovery::new(20, 0, 0);
-        recovery.round_trip.update(Duration::from_micros(50));
+        recovery.round_trip.update(nanos(Duration::from_micros(50)));
         recovery.sent(at(0));
         let first = recovery.deadline();
         assert_eq!(recovery.expire(first), Expired::Probe);
@@ -574,7 +621,7 @@ mod tests {
     #[test]
     fn probes_come_before_the_ack_timeout_and_back_off() {
         let mut recovery = LossRecovery::new(20, 0, 0);
-        recovery.round_trip.update(Duration::from_micros(50));
+        recovery.round_trip.update(nanos(Duration::from_micros(50)));
         recovery.sent(at(0));
         let first = recovery.deadline();
         assert!(first < at(10));

@@ -9,6 +9,7 @@
 //! - `replies`: sends acknowledgements and responses in PSN order.
 //! - `response_pacing`: spreads the responses to long READ requests over time.
 //! - `loss_recovery`: timers, retries and round trips; [`congestion`]: the congestion window.
+//! - `reordering`: how long a repair waits for a late packet.
 //!
 //! [`RcQp`] combines them with the states of the queue pair. The caller passes in packets with a
 //! valid ICRC, polls for packets to send after every call, and calls [`RcQp::handle_timeout`] at
@@ -18,6 +19,7 @@ pub mod congestion;
 mod loss_recovery;
 mod out_of_order;
 mod read_reply;
+mod reordering;
 mod replies;
 mod requester;
 mod responder;

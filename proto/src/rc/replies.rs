@@ -10,7 +10,8 @@ use crate::psn::Psn;
 use crate::service::Context;
 use crate::time::Time;
 use crate::wire::{
-    Aeth, Credits, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, packet_len,
+    Aeth, Credits, Header, Headers, NakCode, Operation, Position, RnrTimer, Syndrome, emit_ack,
+    packet_len,
 };
 use std::collections::VecDeque;
 
@@ -236,68 +237,95 @@ impl Replies {
         host: &H,
         out: &mut T,
     ) -> Sent {
-        while let Some(reply) = self.queue.front_mut() {
+        while let Some(reply) = self.queue.front() {
             let credits = match host.receive_credits() {
                 Some(count) => Credits::from_count(count),
                 None => Credits::INVALID,
             };
-            let (operation, syndrome, original) = match &mut reply.answer {
-                Answer::Read(read) => {
-                    let aeth = Aeth {
-                        syndrome: Syndrome::Ack(credits),
-                        msn: reply.msn,
-                    };
-                    let next = &mut reply.psn;
-                    let end = match read.is_duplicate {
-                        true => read.end,
-                        false => read.first + pacing.permitted(cx.now).min(read.packets()),
-                    };
-                    match send_read(cx, aeth, next, end, read, host, out) {
-                        Sent::All if *next != read.end => {
-                            let sent = next.diff(read.first) as u32;
-                            return Sent::Paced(pacing.resumes_at(sent));
-                        }
-                        Sent::All => {
-                            if !read.is_duplicate {
-                                pacing.ended(cx.now);
-                            }
-                            self.queue.pop_front();
-                            continue;
-                        }
-                        sent @ (Sent::Full | Sent::Paced(_)) => return sent,
-                        Sent::AccessLost => {
-                            let code = NakCode::RemoteAccess;
-                            cx.counters.count_fatal_nak(code);
-                            reply.answer = Answer::Nak(code);
-                            self.queue.truncate(1);
-                            return Sent::AccessLost;
-                        }
-                    }
-                }
+            let (operation, syndrome, original) = match reply.answer {
+                Answer::Read(_) => match self.transmit_read(cx, credits, pacing, host, out) {
+                    Sent::All => continue,
+                    sent => return sent,
+                },
                 Answer::Ack => (Operation::Ack, Syndrome::Ack(credits), None),
-                Answer::NotReady(timer) => (Operation::Ack, Syndrome::RnrNak(*timer), None),
-                Answer::Nak(code) => (Operation::Ack, Syndrome::Nak(*code), None),
+                Answer::NotReady(timer) => (Operation::Ack, Syndrome::RnrNak(timer), None),
+                Answer::Nak(code) => (Operation::Ack, Syndrome::Nak(code), None),
                 Answer::SingleResponse { original, .. } => {
                     let operation = match original {
                         Some(_) => Operation::AtomicAck,
                         None => Operation::ReadResponse,
                     };
-                    (operation, Syndrome::Ack(credits), *original)
+                    (operation, Syndrome::Ack(credits), original)
                 }
             };
             let msn = reply.msn;
-            let mut header = cx.header(operation, Position::Only, Headers::empty(), reply.psn);
-            header.aeth = Some(Aeth { syndrome, msn });
-            header.atomic_ack = original;
-            let Some(packet) = out.stage(header.len()) else {
+            let bth = cx.bth(operation, Position::Only, Headers::empty(), reply.psn);
+            let aeth = Aeth { syndrome, msn };
+            let Some(packet) = out.stage(bth.headers_len()) else {
                 return Sent::Full;
             };
-            header.emit(packet);
+            match original {
+                None => emit_ack(&bth, aeth, packet),
+                Some(original) => {
+                    let header = Header::of(bth).with_aeth(aeth);
+                    header.with_atomic_ack(original).emit(packet);
+                }
+            }
             out.commit();
             cx.counters.sent_packets += 1;
             self.queue.pop_front();
         }
         Sent::All
+    }
+
+    /// Sends responses to the READ whose answer is the oldest, and removes it after the last.
+    ///
+    /// Not inlined: its registers and spills would be a part of the cost of an ACK.
+    #[inline(never)]
+    fn transmit_read<M: Memory, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        credits: Credits,
+        pacing: &mut ResponsePacing,
+        memory: &M,
+        out: &mut T,
+    ) -> Sent {
+        let Some(reply) = self.queue.front_mut() else {
+            return Sent::All;
+        };
+        let Answer::Read(read) = &mut reply.answer else {
+            return Sent::All;
+        };
+        let aeth = Aeth {
+            syndrome: Syndrome::Ack(credits),
+            msn: reply.msn,
+        };
+        let next = &mut reply.psn;
+        let end = match read.is_duplicate {
+            true => read.end,
+            false => read.first + pacing.permitted(cx.now).min(read.packets()),
+        };
+        match send_read(cx, aeth, next, end, read, memory, out) {
+            Sent::All if *next != read.end => {
+                let sent = next.diff(read.first) as u32;
+                Sent::Paced(pacing.resumes_at(sent))
+            }
+            Sent::All => {
+                if !read.is_duplicate {
+                    pacing.ended(cx.now);
+                }
+                self.queue.pop_front();
+                Sent::All
+            }
+            sent @ (Sent::Full | Sent::Paced(_)) => sent,
+            Sent::AccessLost => {
+                let code = NakCode::RemoteAccess;
+                cx.counters.count_fatal_nak(code);
+                reply.answer = Answer::Nak(code);
+                self.queue.truncate(1);
+                Sent::AccessLost
+            }
+        }
     }
 }
 
@@ -308,9 +336,6 @@ impl Answer {
 }
 
 /// Sends the responses to a READ, beginning with PSN `next`, up to `end`.
-///
-/// Not inlined: its registers and spills would be a part of the cost of an ACK.
-#[inline(never)]
 fn send_read<M: Memory, T: Transmit>(
     cx: &mut Context<'_>,
     aeth: Aeth,

@@ -34,7 +34,7 @@ use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, StageResult, execute_local, stage_data};
 use crate::time::Time;
-use crate::wire::{Header, Headers, Operation, Position, Reth};
+use crate::wire::{Bth, Header, Headers, Operation, Position, Reth};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
 use fast_retransmit::FastRetransmit;
 use read_requests::ReadRequests;
@@ -210,7 +210,7 @@ impl Requester {
                 return false;
             }
             let cursor = self.cursor;
-            let Some(&wqe) = self.queue.get(cursor.index) else {
+            let Some(wqe) = self.queue.get(cursor.index) else {
                 return false;
             };
             let is_new = cursor.index >= self.begun;
@@ -222,11 +222,13 @@ impl Requester {
                 return false;
             }
             let step = if wqe.op.is_local() {
+                let wqe = *wqe;
                 self.execute_local(cx, cursor, &wqe, host)
             } else if wqe.op.has_response() {
+                let wqe = *wqe;
                 self.send_with_response(cx, cursor, &wqe, host, out)
             } else {
-                self.send_data(cx, cursor, &wqe, host, out)
+                self.send_data(cx, cursor, host, out)
             };
             match step {
                 Step::Sent(next) => self.cursor = next,
@@ -311,14 +313,17 @@ impl Requester {
     }
 
     /// Sends the packet of a SEND or WRITE at the cursor.
+    #[inline]
     fn send_data<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
         cursor: SendCursor,
-        wqe: &SendWqe,
         memory: &M,
         out: &mut T,
     ) -> Step {
+        let Some(wqe) = self.queue.get(cursor.index) else {
+            return Step::Wait;
+        };
         let room = self.room(cursor);
         if room == 0 {
             self.quantum.set_needed(self.window_room(cursor) > 0);
@@ -331,7 +336,9 @@ impl Requester {
         if lacks_credit && cursor.in_flight(self.una) > 0 && cursor.follows_ack_req() {
             return Step::Wait;
         }
-        let ends_burst = position.ends() && self.ends_burst(cx.attr, cursor, wqe);
+        // The application waits for the completion of a signaled work request.
+        let is_signaled = self.signal_all || wqe.flags.contains(SendFlags::SIGNALED);
+        let ends_burst = position.ends() && (is_signaled || self.ends_burst(cx.attr, cursor));
         let ack_req = self.fast_retransmit.ends_at(cursor.psn.next())
             || ends_burst
             || lacks_credit
@@ -340,11 +347,17 @@ impl Requester {
 
         let mtu = cx.attr.path_mtu;
         let len = wqe.payload_of(cursor.packet, mtu);
-        let mut header = cx.data_header(wqe, position, cursor.psn);
-        header.bth.ack_req = ack_req;
+        let bth = Bth {
+            ack_req,
+            ..cx.data_bth(wqe, position, cursor.psn)
+        };
+        let headers = || {
+            let header = cx.data_header(wqe, position, cursor.psn);
+            header.with_ack_req(ack_req)
+        };
         let payload = self.queue.payload(cursor.index, wqe);
         let offset = u64::from(cursor.packet) * mtu.bytes() as u64;
-        match stage_data(&mut header, payload, offset, len, memory, out) {
+        match stage_data(bth, headers, payload, offset, len, memory, out) {
             StageResult::Done => {}
             StageResult::Full => return Step::Full,
             StageResult::Protection => {
@@ -360,16 +373,10 @@ impl Requester {
         Step::Sent(next)
     }
 
-    /// Whether the last packet of this work request should carry AckReq.
-    ///
-    /// It should if the application waits for the completion, or no packet with AckReq follows
-    /// soon.
-    #[inline]
-    fn ends_burst(&self, attr: &QpAttr, cursor: SendCursor, wqe: &SendWqe) -> bool {
+    /// Whether the last packet of an unsignaled work request should carry AckReq, because no packet
+    /// with AckReq follows soon.
+    fn ends_burst(&self, attr: &QpAttr, cursor: SendCursor) -> bool {
         let next = cursor.index + 1;
-        if self.signal_all || wqe.flags.contains(SendFlags::SIGNALED) {
-            return true;
-        }
         match self.queue.get(next) {
             None => true,
             Some(_) if attr.state == QpState::Sqd && next >= self.begun => true,
@@ -400,6 +407,8 @@ impl Requester {
         }
         if cursor.psn.before(self.sent_end) {
             cx.counters.retransmitted += 1;
+            let end = next.psn;
+            self.recovery.retransmitted(end, self.sent_end);
         } else if is_answered {
             let spacing = self.window.packets() / SAMPLES_PER_WINDOW;
             self.recovery.measure(cursor.psn, spacing.max(1), now);
@@ -459,6 +468,11 @@ impl Requester {
     pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
         match self.recovery.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
+            Expired::RepairGap if self.has_gone_back() => {}
+            Expired::RepairGap => match self.scoreboard.executed() {
+                Some(executed) => self.repair_responses(cx, executed),
+                None => self.repair_gap(cx),
+            },
             Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;

@@ -151,15 +151,20 @@ impl Requester {
     ) -> StageResult {
         let index = self.packet;
         let position = Position::new(index == 0, index + 1 == wqe.packets);
-        let mut header = cx.data_header(wqe, position, self.next_psn);
-        if let Some(dest) = wqe.dest.and_then(Destination::datagram) {
-            header = with_destination(cx, header, &dest);
-        }
+        let bth = cx.data_bth(wqe, position, self.next_psn);
+        let headers = || {
+            let header = cx.data_header(wqe, position, self.next_psn);
+            match wqe.dest.and_then(Destination::datagram) {
+                Some(dest) => with_destination(cx, header, &dest),
+                None => header,
+            }
+        };
         let mtu = cx.attr.path_mtu;
         let payload = self.queue.payload(self.queue.head(), wqe);
         let offset = u64::from(index) * mtu.bytes() as u64;
         stage_data(
-            &mut header,
+            bth,
+            headers,
             payload,
             offset,
             wqe.payload_of(index, mtu),

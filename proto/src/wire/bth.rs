@@ -72,6 +72,29 @@ impl Bth {
     /// The offset of the byte with FECN and BECN, which the ICRC does not cover (A17.3.3).
     pub const VARIANT_BYTE: usize = 4;
 
+    /// Returns a header with defaults: the default partition, MigReq set (as NICs do), no pad.
+    #[inline]
+    pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
+        Bth {
+            opcode,
+            solicited: false,
+            mig_req: true,
+            pad: 0,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    /// The length of this header and the extended headers behind it, in bytes.
+    #[inline]
+    pub(crate) fn headers_len(&self) -> usize {
+        Self::LEN + self.opcode.info().headers_len
+    }
+
     /// Reads the header from the start of `bytes`; returns it and the rest.
     ///
     /// # Errors

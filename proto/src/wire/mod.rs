@@ -39,6 +39,7 @@ pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use layout::Layout;
 pub use opcode::{Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};
+pub(crate) use packet::emit_ack;
 pub use packet::{Header, Packet, packet_len, pad_of};
 pub use rdeth::Rdeth;
 pub use reth::Reth;

@@ -5,7 +5,7 @@ use super::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Feth, Headers, Ieth, ImmDt, Layout, Opcode,
     PayloadRule, Reth, Syndrome, Xrceth,
 };
-use crate::ids::{PKey, Qpn, RKey, Srqn};
+use crate::ids::{Qpn, RKey, Srqn};
 use crate::psn::Psn;
 
 /// Returns the pad count of a payload of `payload_len` bytes: 0 to 3 (9.2).
@@ -54,18 +54,7 @@ impl Header {
     /// The caller must add the extended headers of the opcode.
     #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
-        Self::of(Bth {
-            opcode,
-            solicited: false,
-            mig_req: true,
-            pad: 0,
-            pkey: PKey::DEFAULT,
-            fecn: false,
-            becn: false,
-            dest_qp,
-            ack_req: false,
-            psn,
-        })
+        Self::of(Bth::new(opcode, dest_qp, psn))
     }
 
     /// Returns an ACK or NAK. `opcode` is [`Opcode::RcAck`] or [`Opcode::XrcAck`].
@@ -188,12 +177,12 @@ impl Header {
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        Bth::LEN + self.bth.opcode.info().headers_len
+        self.bth.headers_len()
     }
 
     /// Returns a header without extended headers.
     #[inline]
-    const fn of(bth: Bth) -> Self {
+    pub(crate) const fn of(bth: Bth) -> Self {
         Header {
             bth,
             deth: None,
@@ -338,6 +327,21 @@ impl Header {
         given.set(Headers::IETH, self.ieth.is_some());
         given
     }
+}
+
+/// Writes an ACK, a NAK or another packet of a BTH and an AETH only to the start of `out`.
+///
+/// It equals that of a [`Header`] with these two, which has room for all extended headers and takes
+/// more instructions to make.
+///
+/// # Panics
+/// When `out` is shorter than the two headers.
+#[inline]
+pub(crate) fn emit_ack(bth: &Bth, aeth: Aeth, out: &mut [u8]) {
+    debug_assert_eq!(bth.opcode.info().headers, Headers::AETH);
+    let (first, rest) = out.split_at_mut(Bth::LEN);
+    bth.emit(first);
+    put(aeth, rest);
 }
 
 /// Removes one header from the start of `rest`.

@@ -485,6 +485,32 @@ mod tests {
         }
     }
 
+    /// A few packets are sent twice before the requester knows that the path reorders.
+    #[test]
+    fn late_packets_are_not_sent_twice() {
+        const MOST: u64 = 8;
+        let round_trip = Duration::from_millis(10);
+        let duration = Duration::from_secs(2);
+        for part in LATE_FRACTIONS {
+            for algorithm in Algorithm::ALL {
+                let case = Case {
+                    duration,
+                    ..late(round_trip, round_trip / part)
+                };
+                let outcome = run(&case, algorithm, true, Work::Write(MESSAGE));
+                let packets = outcome.arrived as f64 * LATE;
+                assert!(packets > 3.0 * MOST as f64, "{packets} were late");
+                let again = outcome.arrived_again;
+                assert!(again <= MOST, "1/{part}, {algorithm}: {again}");
+                let outcome = run(&case, algorithm, true, Work::Read(LONG));
+                assert!(
+                    outcome.utilization > 0.9,
+                    "1/{part}, {algorithm}: {outcome}"
+                );
+            }
+        }
+    }
+
     /// A responder reports the gaps of a window one in each round trip. Repaired singly, those of
     /// the first overflow took most of the transfer.
     #[test]

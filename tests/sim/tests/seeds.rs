@@ -62,6 +62,6 @@ fn connection_attempts_end_consistently_and_leave_no_state() {
     // Every case must have occurred, or the runs prove nothing.
     assert!(total.established > 0 && total.rejected > 0 && total.timed_out > 0);
     assert!(total.crashes > 0 && total.stale > 0 && total.resolved > 0);
-    assert!(total.duplicates > 0 && total.retransmitted > 0 && total.over_backlog > 0);
+    assert!(total.duplicates > 0 && total.retransmitted > 0 && total.awaiting_backlog > 0);
     assert!(total.delayed > 0 && total.abandoned > 0 && total.abandoned_before_reply > 0);
 }

@@ -45,6 +45,10 @@ pub(crate) struct BenchOptions {
     /// Write the tables and the chart of docs/PERFORMANCE.md
     #[arg(long)]
     write: bool,
+
+    /// Measure this `urxe` command of another build in the same rounds, and print the ratios
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["instructions", "write"])]
+    before: Option<PathBuf>,
 }
 
 /// Runs the command. Returns whether every cell was measured.
@@ -82,6 +86,7 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
         .map(|cell| Row {
             cell,
             runs: Vec::new(),
+            before: Vec::new(),
         })
         .collect();
     let mut complete = true;
@@ -90,17 +95,32 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
         for round in 1..=options.rounds {
             for row in rows.iter_mut().filter(|row| row.cell.part == part) {
                 eprintln!("{}, round {round}: {}", part.title(), row.cell.name);
-                let measured = pair::run(&row.cell, &programs);
-                if let Err(error) = &measured {
-                    eprintln!("bench: {error}");
-                    complete = false;
+                // Alternates the order of the two builds, since the second may find warm caches.
+                let builds = match (&options.before, round % 2) {
+                    (Some(before), 0) if row.cell.tool.is_urxe() => {
+                        vec![(&mut row.before, before), (&mut row.runs, &programs.urxe)]
+                    }
+                    (Some(before), _) if row.cell.tool.is_urxe() => {
+                        vec![(&mut row.runs, &programs.urxe), (&mut row.before, before)]
+                    }
+                    _ => vec![(&mut row.runs, &programs.urxe)],
+                };
+                for (runs, urxe) in builds {
+                    let measured = pair::run(&row.cell, &programs, urxe);
+                    if let Err(error) = &measured {
+                        eprintln!("bench: {error}");
+                        complete = false;
+                    }
+                    runs.push(measured.ok());
                 }
-                row.runs.push(measured.ok());
             }
         }
     }
     let tables = page::tables(&rows);
     println!("{machine}\n{tables}");
+    if options.before.is_some() {
+        println!("{}", page::comparison(&rows));
+    }
     if options.write {
         write(
             workspace,

@@ -10,12 +10,27 @@ use super::plan::{Cell, GOALS, Goal, Part, Unit};
 pub(super) struct Row {
     pub(super) cell: Cell,
     pub(super) runs: Vec<Option<Measured>>,
+    /// The results of the build to compare with; empty without one.
+    pub(super) before: Vec<Option<Measured>>,
 }
 
 impl Row {
     fn values(&self) -> Vec<f64> {
-        self.runs.iter().flatten().map(|run| run.value).collect()
+        values(&self.runs)
     }
+}
+
+fn values(runs: &[Option<Measured>]) -> Vec<f64> {
+    runs.iter().flatten().map(|run| run.value).collect()
+}
+
+/// Returns the ratios of two cells by round, above 1 where the first is better. A disturbance of a
+/// round affects both sides.
+fn ratios(unit: Unit, of: &[Option<Measured>], to: &[Option<Measured>]) -> Option<Spread> {
+    let ratio = |(of, to): (&Option<Measured>, &Option<Measured>)| {
+        Some(unit.ratio(of.as_ref()?.value, to.as_ref()?.value))
+    };
+    Spread::of(of.iter().zip(to).filter_map(ratio).collect())
 }
 
 /// The median, minimum and maximum of some values.
@@ -97,20 +112,11 @@ fn cpu_of_each_gb(cell: &Cell, cpu: Option<&Spread>) -> String {
     }
 }
 
-/// Returns the line of a goal. Ratios are computed within a round, so that a disturbance affects
-/// both sides.
+/// Returns the line of a goal.
 fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
     let find = |name: &str| rows.iter().find(|row| row.cell.name == name);
     let (of, to) = (find(goal.of)?, find(goal.to)?);
-    let both = of.runs.iter().zip(&to.runs);
-    let ratio = |(of_run, to_run): (&Option<Measured>, &Option<Measured>)| {
-        Some(
-            of.cell
-                .unit
-                .ratio(of_run.as_ref()?.value, to_run.as_ref()?.value),
-        )
-    };
-    let ratios = Spread::of(both.filter_map(ratio).collect())?;
+    let ratios = ratios(of.cell.unit, &of.runs, &to.runs)?;
     let met = if ratios.median >= goal.at_least {
         "met"
     } else {
@@ -120,6 +126,44 @@ fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
         "| {} : {} | {:.2} | {:.2} to {:.2} | {:.2} | {met} |",
         goal.of, goal.to, ratios.median, ratios.least, ratios.most, goal.at_least
     ))
+}
+
+/// Returns the table that compares two builds.
+///
+/// A cell is worse if it is worse in every round; otherwise the difference is within the noise.
+pub(super) fn comparison(rows: &[Row]) -> String {
+    let mut page =
+        "## Compared with the build before\n\n| | before | after | better by | range | |\n\
+                    |---|---|---|---|---|---|\n"
+            .to_owned();
+    for row in rows {
+        let unit = row.cell.unit;
+        let (Some(before), Some(after), Some(ratio)) = (
+            Spread::of(values(&row.before)),
+            Spread::of(row.values()),
+            ratios(unit, &row.runs, &row.before),
+        ) else {
+            continue;
+        };
+        let verdict = match (ratio.least > 1.0, ratio.most < 1.0) {
+            (true, _) => "better",
+            (_, true) => "worse",
+            _ => "",
+        };
+        let _ = writeln!(
+            page,
+            "| {}: {} | {} {unit} | {} {unit} | {:.2} | {:.2} to {:.2} | {verdict} |",
+            row.cell.part.title(),
+            row.cell.name,
+            shown(before.median),
+            shown(after.median),
+            ratio.median,
+            ratio.least,
+            ratio.most,
+            unit = unit.name(),
+        );
+    }
+    page
 }
 
 /// Describes the machine.

@@ -61,13 +61,14 @@ pub(super) struct Measured {
     pub(super) cpu: f64,
 }
 
-/// Runs a cell, several times if a program may fail by packet loss, until there is a result.
+/// Runs a cell, several times if a program may fail by packet loss, until there is a result. Programs
+/// over urxe are started by the command `urxe`.
 ///
 /// # Errors
 /// The output of the programs, if there is no result.
-pub(super) fn run(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
+pub(super) fn run(cell: &Cell, programs: &Programs, urxe: &Path) -> Result<Measured, String> {
     let again = if cell.tool == Tool::Model { RETRIES } else { 0 };
-    repeat(again, || once(cell, programs))
+    repeat(again, || once(cell, programs, urxe))
 }
 
 /// Repeats an operation until it succeeds, at most `again` times, and reports each failure.
@@ -86,22 +87,22 @@ fn repeat<T>(again: usize, mut once: impl FnMut() -> Result<T, String>) -> Resul
 /// For one copy the result is the program's own. The averages of several copies cover different
 /// intervals and cannot be added. Their bandwidth is the bytes of all copies over the time from the
 /// start of the first client to the end of the last.
-fn once(cell: &Cell, programs: &Programs) -> Result<Measured, String> {
+fn once(cell: &Cell, programs: &Programs, urxe: &Path) -> Result<Measured, String> {
     if !cell.aggregate {
-        return Server::start(cell, programs)?
-            .connect(cell, programs)?
+        return Server::start(cell, programs, urxe)?
+            .connect(cell, programs, urxe)?
             .finish(cell);
     }
     let bytes = cell
         .bytes()
         .ok_or("the command line has no number of bytes")?;
     let servers: Vec<Result<Server, String>> = (0..cell.copies)
-        .map(|_| Server::start(cell, programs))
+        .map(|_| Server::start(cell, programs, urxe))
         .collect();
     let start = Instant::now();
     let pairs: Vec<Result<Pair, String>> = servers
         .into_iter()
-        .map(|server| server?.connect(cell, programs))
+        .map(|server| server?.connect(cell, programs, urxe))
         .collect();
     // Waits for every pair, because a running one would disturb the next cell.
     let waiting: Vec<_> = pairs
@@ -137,7 +138,7 @@ struct Pair {
 }
 
 impl Server {
-    fn start(cell: &Cell, programs: &Programs) -> Result<Self, String> {
+    fn start(cell: &Cell, programs: &Programs, urxe: &Path) -> Result<Self, String> {
         if cell.two_hosts {
             programs.hosts()?;
         }
@@ -146,7 +147,7 @@ impl Server {
             Tool::Udp | Tool::UdpTail => UDP_PORT,
             _ => NEXT.fetch_add(1, Ordering::Relaxed),
         };
-        let mut child = spawn(cell, programs, port, None)?;
+        let mut child = spawn(cell, programs, urxe, port, None)?;
         let deadline = Instant::now() + START_TIMEOUT;
         while !listens(port) {
             let ended = !matches!(child.try_wait(), Ok(None));
@@ -165,12 +166,12 @@ impl Server {
         Ok(Server { child, port })
     }
 
-    fn connect(self, cell: &Cell, programs: &Programs) -> Result<Pair, String> {
+    fn connect(self, cell: &Cell, programs: &Programs, urxe: &Path) -> Result<Pair, String> {
         let server = match cell.two_hosts {
             true => veth::SERVER,
             false => "127.0.0.1",
         };
-        let client = spawn(cell, programs, self.port, Some(server))?;
+        let client = spawn(cell, programs, urxe, self.port, Some(server))?;
         Ok(Pair {
             server: self.child,
             client,
@@ -198,10 +199,16 @@ impl Pair {
     }
 }
 
-fn spawn(cell: &Cell, programs: &Programs, port: u16, host: Option<&str>) -> Result<Child, String> {
+fn spawn(
+    cell: &Cell,
+    programs: &Programs,
+    urxe: &Path,
+    port: u16,
+    host: Option<&str>,
+) -> Result<Child, String> {
     let host = host.unwrap_or_default();
     let words = &cell.words;
-    let urxe = programs.urxe.display();
+    let urxe = urxe.display();
     let line = match cell.tool {
         Tool::Urxe | Tool::UrxeTail => {
             format!("{urxe} run --sysfs no -- {words} -F -p {port} {host}")

@@ -32,6 +32,9 @@ impl Qp {
     fn end(self: &Arc<Self>) {
         let engine = path::get();
         engine.flush_deferred();
+        // A NIC has acknowledged a request long before a later destruction. Without this, the peer
+        // would repeat a request that waits in the socket until its retries are exhausted.
+        engine.receive_arrived();
         let held = regions();
         let mut inner = self.lock();
         // Another thread may have taken the queue pair off the list of deferred sends, and would

@@ -168,7 +168,7 @@ impl Posting<'_> {
         self.inner.transport.post_send(wr, self.now, &mut host)?;
         self.sends = self.sends.saturating_add(1);
         self.bytes += match wr.payload {
-            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Payload::Sges(sges) => Sge::total_length(sges),
             Payload::Inline(data) => data.len() as u64,
         };
         Ok(())
@@ -243,8 +243,9 @@ impl Drop for Posting<'_> {
                 .transmit(&mut self.inner, self.now, self.held.table());
             self.inner.coalescing.posted(now);
         }
-        let effects = self.inner.take_effects();
-        self.engine.apply(self.qp, effects);
+        if let Some(effects) = self.inner.take_any_effects() {
+            self.engine.apply(self.qp, effects);
+        }
         if !is_deferred {
             self.engine.wake_if_grantable();
         }

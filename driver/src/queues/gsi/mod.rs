@@ -254,7 +254,9 @@ impl Gsi {
 
     /// Frees the request's place in the backlog; see [`Manager::leave_backlog`].
     pub fn leave_backlog(&self, id: CommId) {
-        lock(&self.inner).manager.leave_backlog(id);
+        let mut inner = lock(&self.inner);
+        inner.manager.leave_backlog(id);
+        self.flush_and_wake(inner);
     }
 
     /// Accepts a request.

@@ -30,10 +30,10 @@ impl<T> DestinationShare<T> {
     }
 
     /// Reports the connection's bytes in flight to the limiter.
-    pub(super) fn count(&mut self, transport: &Transport) {
+    pub(super) fn count(&mut self, bytes_in_flight: u32) {
         let in_flight = match self.is_silent {
             true => 0,
-            false => transport.bytes_in_flight(),
+            false => bytes_in_flight,
         };
         if in_flight != self.counted {
             self.limiter.changed(self.counted, in_flight);
@@ -55,7 +55,7 @@ impl<T> DestinationShare<T> {
     /// Requests a quantum for a connection that has used its last. Returns true if it is granted at
     /// once. Otherwise `connection` joins the FIFO.
     pub(super) fn request(&mut self, connection: &Arc<T>, transport: &mut Transport) -> bool {
-        self.count(transport);
+        self.count(transport.status().bytes_in_flight);
         if self.waits {
             return false;
         }

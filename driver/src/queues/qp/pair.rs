@@ -170,6 +170,12 @@ impl Inner {
     pub(crate) fn take_effects(&mut self) -> Effects {
         std::mem::take(&mut self.effects)
     }
+
+    /// Returns the effects since the last call, and clears them. Usually there are none.
+    #[inline]
+    pub(crate) fn take_any_effects(&mut self) -> Option<Effects> {
+        (!self.effects.is_empty()).then(|| self.take_effects())
+    }
 }
 
 impl Qp {
@@ -347,18 +353,17 @@ impl Qp {
     /// Publishes the state machine's state: in-flight bytes, timer and state copy.
     #[inline(always)]
     pub(crate) fn publish(&self, inner: &mut Inner, regions: &RegionTable) {
+        let status = inner.transport.status();
         if let Some(share) = &mut inner.share {
-            share.count(&inner.transport);
+            share.count(status.bytes_in_flight);
         }
         let stall_timeout = inner.stalled.as_ref().map_or(Time::NEVER, |it| it.until);
-        let deadline = (inner.transport.deadline())
-            .min(inner.paced_until)
-            .min(stall_timeout);
+        let deadline = (status.deadline).min(inner.paced_until).min(stall_timeout);
         if deadline < inner.armed {
             inner.armed = deadline;
             inner.effects.deadline = deadline;
         }
-        let state = inner.transport.state();
+        let state = status.state;
         // Written only here, with the queue pair locked.
         if self.state.load(Ordering::Relaxed) == state as u32 {
             return;

@@ -72,7 +72,7 @@ impl Qp {
             timeouts: counters.timeouts,
             rnr_naks: counters.rnr_naks_received,
             window,
-            in_flight: inner.transport.bytes_in_flight(),
+            in_flight: inner.transport.status().bytes_in_flight,
             round_trip,
         }
     }

@@ -112,6 +112,6 @@ impl<'a> Incoming<'a> {
         } else {
             self.qp.transmit_with(inner, now, regions, batch);
         }
-        (!inner.effects.is_empty()).then(|| inner.take_effects())
+        inner.take_any_effects()
     }
 }

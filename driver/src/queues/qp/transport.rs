@@ -46,6 +46,15 @@ pub(crate) enum Transport {
     Raw(RawQp),
 }
 
+/// The state of a queue pair that others use without calling its state machine.
+pub(crate) struct Status {
+    pub(crate) state: QpState,
+    /// See [`Transport::deadline`].
+    pub(crate) deadline: Time,
+    /// See [`RcQp::bytes_in_flight`].
+    pub(crate) bytes_in_flight: u32,
+}
+
 /// The destination of a queue pair's next packet.
 pub(crate) enum Next {
     /// The connected peer, if there is a packet to send.
@@ -210,11 +219,22 @@ impl Transport {
         matches!(self, Self::Rc(qp) if qp.needs_send_quantum())
     }
 
-    /// See [`RcQp::bytes_in_flight`]; the other services get no acknowledgements.
-    pub(crate) fn bytes_in_flight(&self) -> u32 {
+    /// Returns what a queue pair publishes after each call. One function, since each dispatch to the
+    /// service has its cost.
+    #[inline]
+    pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Rc(qp) => qp.bytes_in_flight(),
-            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => 0,
+            Self::Rc(qp) => Status {
+                state: qp.state(),
+                deadline: qp.deadline(),
+                bytes_in_flight: qp.bytes_in_flight(),
+            },
+            // The other services get no acknowledgements.
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => Status {
+                state: self.state(),
+                deadline: self.deadline(),
+                bytes_in_flight: 0,
+            },
         }
     }
 
@@ -252,6 +272,21 @@ impl Transport {
     }
 
     pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        out: &mut impl Transmit,
+    ) -> bool {
+        match self {
+            Self::Rc(qp) => qp.poll_transmit(now, host, out),
+            _ => self.poll_transmit_unreliable(now, host, out),
+        }
+    }
+
+    /// [`Transport::poll_transmit`] of the other services. Not inlined: its registers and spills
+    /// would be a part of the cost of an ACK.
+    #[inline(never)]
+    fn poll_transmit_unreliable(
         &mut self,
         now: Time,
         host: &mut impl Host,

@@ -150,90 +150,89 @@ impl Qp {
         if inner.stalled.is_none() || self.send_stalled(inner) {
             inner.follow_migration();
             // The common case after an ACK for the only outstanding request. With a rate limiter,
-            // `transmit_batches` must run, because it sets the timer.
-            if inner.pacer.is_some() || !inner.transport.is_idle() {
-                self.transmit_batches(inner, now, regions, batch);
+            // `transmit_batch` must run, because it sets the timer.
+            if (inner.pacer.is_some() || !inner.transport.is_idle())
+                && let Some(spent) = self.transmit_batch(inner, now, regions, batch)
+            {
+                self.transmit_more(inner, spent, regions, batch);
             }
         }
         self.publish(inner, regions);
     }
 
-    /// Sends batches until there is no more to send, or the budget is spent.
-    fn transmit_batches(
+    /// Sends further batches after one of `spent` bytes, until there is no more to send, or the
+    /// budget is spent.
+    #[inline(never)]
+    fn transmit_more(
         self: &Arc<Self>,
         inner: &mut Inner,
-        mut now: Time,
+        spent: u64,
         regions: &RegionTable,
         batch: &mut Option<Box<SendBatch>>,
     ) {
-        if inner.same_host_peer.is_some() {
-            inner
-                .transport
-                .set_probe_interval(SameHostPeer::probe_interval());
-        }
-        let Inner {
-            transport,
-            traffic,
-            route,
-            handles,
-            pacer,
-            paced_until,
-            share,
-            queued,
-            stalled,
-            awaits_writable,
-            effects,
-            ..
-        } = inner;
-        let mut budget = TX_BUDGET;
-        let mut more = true;
-        while more && budget > 0 {
-            let Some(next) = next_route(transport, route, handles) else {
-                more = false;
-                break;
-            };
-            let Route { local, path } = next;
-            if path.socket().is_full() {
-                // No packet is staged for a full socket, so waiting queue pairs hold no batch.
-                wait_until_writable(awaits_writable, effects, path);
-                more = false;
-                break;
-            }
-            let batch = batch.get_or_insert_with(|| self.batches.take());
-            batch.begin(path);
-            let mut host = self.host(regions);
-            more = match pacer {
-                None => transport.poll_transmit(now, &mut host, &mut **batch),
-                Some(pacer) => {
-                    // The rate limiter's timer resumes transmission.
-                    *paced_until = poll_paced(transport, pacer, now, &mut host, batch);
-                    false
-                }
-            };
-            match send_batch(batch, path, local, (&mut *traffic, &mut *effects)) {
-                Ok(spent) => budget = budget.saturating_sub(spent),
-                Err(Blocked) => {
-                    *stalled = Some(Stalled {
-                        batch: std::mem::take(batch),
-                        route: next.clone(),
-                        until: now + WRITABLE_TIMEOUT,
-                    });
-                    wait_until_writable(awaits_writable, effects, path);
-                    more = false;
-                    break;
-                }
-            }
-            if let Some(share) = share
-                && transport.needs_send_quantum()
-            {
-                more |= share.request(self, transport);
-            }
-            if more {
-                now = urxe_net::now();
+        let mut budget = TX_BUDGET.saturating_sub(spent);
+        while budget > 0 {
+            match self.transmit_batch(inner, now(), regions, batch) {
+                Some(spent) => budget = budget.saturating_sub(spent),
+                None => return,
             }
         }
         // A queue pair that is on the list already keeps its one entry.
-        effects.ready |= more && !std::mem::replace(queued, true);
+        inner.effects.ready |= !std::mem::replace(&mut inner.queued, true);
+    }
+
+    /// Sends one batch to one destination. Returns its charge against the budget, in bytes, if
+    /// there is more to send.
+    ///
+    /// It is not part of the loop over batches, because the compiler calculates what the loop does
+    /// not change before the loop, and usually there is one batch.
+    #[inline(never)]
+    fn transmit_batch(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        now: Time,
+        regions: &RegionTable,
+        batch: &mut Option<Box<SendBatch>>,
+    ) -> Option<u64> {
+        if inner.same_host_peer.is_some() {
+            let interval = SameHostPeer::probe_interval();
+            inner.transport.set_probe_interval(interval);
+        }
+        let route = next_route(&inner.transport, &inner.route, &mut inner.handles)?;
+        let Route { local, path } = route;
+        if path.socket().is_full() {
+            // No packet is staged for a full socket, so waiting queue pairs hold no batch.
+            wait_until_writable(&mut inner.awaits_writable, &mut inner.effects, path);
+            return None;
+        }
+        let batch = batch.get_or_insert_with(|| self.batches.take());
+        batch.begin(path);
+        batch.set_now(now);
+        let mut host = self.host(regions);
+        let mut more = match &mut inner.pacer {
+            None => inner.transport.poll_transmit(now, &mut host, &mut **batch),
+            Some(pacer) => {
+                // The rate limiter's timer resumes transmission.
+                inner.paced_until = poll_paced(&mut inner.transport, pacer, now, &mut host, batch);
+                false
+            }
+        };
+        let out = (&mut inner.traffic, &mut inner.effects);
+        let Ok(spent) = send_batch(batch, path, local, out) else {
+            inner.stalled = Some(Stalled {
+                batch: std::mem::take(batch),
+                route: route.clone(),
+                until: now + WRITABLE_TIMEOUT,
+            });
+            wait_until_writable(&mut inner.awaits_writable, &mut inner.effects, path);
+            return None;
+        };
+        if let Some(share) = &mut inner.share
+            && inner.transport.needs_send_quantum()
+        {
+            more |= share.request(self, &mut inner.transport);
+        }
+        more.then_some(spent)
     }
 
     /// Sends the stalled batch, or drops it after its timeout. Returns false while it still waits.

@@ -1,9 +1,10 @@
 //! Messages of peers: finding the connection of a message, and answers to messages without one.
 
-use super::{Manager, NoCommId, RemoteId, qp_of};
+use super::{Manager, NoCommId, RemoteId, Waiting, qp_of};
 use crate::cm::connection::{Connection, State, qpn_of, refusal};
 use crate::cm::outbox::Outbox;
 use crate::cm::resolution::{SidrAnswer, reply};
+use crate::cm::timing;
 use crate::cm::wire::private_data::{Info, PrivateData};
 use crate::cm::wire::{
     Answered, ApStatus, Drep, Dreq, Lap, Message, Mra, Rej, RejectReason, Rep, Req, SidrReq,
@@ -27,6 +28,7 @@ impl<I: Ids> Manager<I> {
     /// The bytes need not be a valid MAD. Call [`Self::poll_transmit`] and [`Self::poll_event`]
     /// until they return `None`, and query [`Self::deadline`] afterwards.
     pub fn handle_mad(&mut self, now: Time, address: Address, bytes: &[u8]) {
+        self.now = now;
         self.out.counters.received += 1;
         let (transaction, message) = match Message::parse(bytes) {
             Ok(parsed) => parsed,
@@ -63,6 +65,15 @@ impl<I: Ids> Manager<I> {
         }
     }
 
+    /// Handles a request that has waited for room in the backlog, which there is now.
+    pub(super) fn admit(&mut self, now: Time, waiting: &Waiting) {
+        let from = Source {
+            address: waiting.address,
+            transaction: waiting.transaction,
+        };
+        self.on_req(now, from, &waiting.req);
+    }
+
     fn on_req(&mut self, now: Time, from: Source, req: &Req) {
         let gid = from.address.remote;
         let remote_id = RemoteId {
@@ -72,6 +83,15 @@ impl<I: Ids> Manager<I> {
         };
         if let Some(&id) = self.remote_ids.get(&remote_id) {
             self.deliver(Some(id), Connection::on_duplicate_req);
+            return;
+        }
+        let expires = now
+            + timing::retransmission_of_peer(
+                req.remote_response_timeout,
+                req.primary.local_ack_timeout,
+            );
+        if self.admission.heard(&remote_id, expires) {
+            self.out.counters.duplicates += 1;
             return;
         }
         if let Some((reason, info)) = check_req(&from.address, req) {
@@ -89,7 +109,17 @@ impl<I: Ids> Manager<I> {
             return;
         };
         if !self.listeners.take(listener) {
-            self.out.counters.over_backlog += 1;
+            let waiting = Waiting {
+                address: from.address,
+                transaction: from.transaction,
+                req: *req,
+                expires,
+            };
+            let counters = &mut self.out.counters;
+            match self.admission.add(listener, remote_id, waiting) {
+                true => counters.awaiting_backlog += 1,
+                false => counters.over_backlog += 1,
+            }
             return;
         }
         let made = self.new_id().ok().and_then(|id| {
@@ -162,14 +192,15 @@ impl<I: Ids> Manager<I> {
     fn on_rej(&mut self, now: Time, from: Source, rej: &Rej) {
         let to = if rej.reason == RejectReason::TIMEOUT {
             // The peer may not know the local ID; it then identifies itself by its GUID (12.6.7.2).
-            rej.info.first_chunk().and_then(|guid| {
-                let id = RemoteId {
-                    gid: from.address.remote,
-                    ca_guid: u64::from_be_bytes(*guid),
-                    comm_id: rej.local_comm_id,
-                };
-                self.remote_ids.get(&id).copied()
-            })
+            let id = rej.info.first_chunk().map(|guid| RemoteId {
+                gid: from.address.remote,
+                ca_guid: u64::from_be_bytes(*guid),
+                comm_id: rej.local_comm_id,
+            });
+            if id.is_some_and(|id| self.admission.withdraw(&id)) {
+                return;
+            }
+            id.and_then(|id| self.remote_ids.get(&id).copied())
         } else {
             let local = (rej.answered != Answered::Req).then_some(rej.local_comm_id);
             self.find(&from, rej.remote_comm_id, local)

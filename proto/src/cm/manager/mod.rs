@@ -4,6 +4,7 @@
 
 mod incoming;
 
+use super::admission::{Admission, Waiting};
 use super::connection::{
     Accept, CallError, Connect, Connection, ConnectionParameters, MraWhen, State,
 };
@@ -52,6 +53,8 @@ struct RemoteQp {
 pub struct Manager<I> {
     ids: I,
     listeners: Listeners,
+    /// Requests beyond the backlogs.
+    admission: Admission<RemoteId>,
     connections: HashMap<CommId, Connection>,
     /// Connections by the peer's ID, for the detection of duplicate REQs.
     remote_ids: HashMap<RemoteId, CommId>,
@@ -60,6 +63,8 @@ pub struct Manager<I> {
     deadlines: Deadlines,
     resolutions: Resolutions,
     out: Outbox,
+    /// The time of the latest message or timeout.
+    now: Time,
 }
 
 impl<I: Ids> Manager<I> {
@@ -68,12 +73,14 @@ impl<I: Ids> Manager<I> {
         Manager {
             ids,
             listeners: Listeners::default(),
+            admission: Admission::default(),
             connections: HashMap::new(),
             remote_ids: HashMap::new(),
             remote_qps: HashMap::new(),
             deadlines: Deadlines::default(),
             resolutions: Resolutions::default(),
             out: Outbox::default(),
+            now: Time(0),
         }
     }
 
@@ -112,8 +119,9 @@ impl<I: Ids> Manager<I> {
 
     /// Listens for requests for `service` at the addresses `at`.
     ///
-    /// While `backlog` requests are in the backlog ([`Manager::leave_backlog`]), further
-    /// ones are dropped; the peer retransmits them.
+    /// While `backlog` requests are in the backlog ([`Manager::leave_backlog`]), further ones wait:
+    /// their events follow as requests leave the backlog. Requests for a queue pair, and more than
+    /// 16,384 of those that wait, are dropped; the peer retransmits them.
     ///
     /// # Errors
     /// [`ListenError::InUse`] when an address has a listener for the service.
@@ -131,9 +139,11 @@ impl<I: Ids> Manager<I> {
         self.listeners.find(service, address).is_some()
     }
 
-    /// Closes a listener. Requests already reported may still be answered.
+    /// Closes a listener. Requests already reported may still be answered; those that wait are
+    /// dropped, and rejected when their peers retransmit them.
     pub fn close(&mut self, listener: ListenerId) {
         self.listeners.remove(listener);
+        self.admission.close(listener);
     }
 
     /// Requests a connection: sends a REQ.
@@ -149,14 +159,15 @@ impl<I: Ids> Manager<I> {
         Ok(id)
     }
 
-    /// Takes a request out of its listener's backlog, whether it is answered or not.
+    /// Takes a request out of its listener's backlog, whether it is answered or not. Call
+    /// [`Self::poll_transmit`] and [`Self::poll_event`] afterwards: another request may follow.
     pub fn leave_backlog(&mut self, id: CommId) {
         let listener = match self.connections.get_mut(&id) {
             Some(connection) => connection.leave_backlog(),
             None => self.resolutions.leave_backlog(id),
         };
         if let Some(listener) = listener {
-            self.listeners.release(listener);
+            self.release(listener);
         }
     }
 
@@ -269,7 +280,7 @@ impl<I: Ids> Manager<I> {
     /// [`CallError::Unknown`] when there is no such request.
     pub fn answer(&mut self, now: Time, id: CommId, answer: &SidrAnswer) -> Result<(), CallError> {
         if let Some(listener) = self.resolutions.answer(now, id, answer, &mut self.out)? {
-            self.listeners.release(listener);
+            self.release(listener);
         }
         Ok(())
     }
@@ -283,7 +294,7 @@ impl<I: Ids> Manager<I> {
             connection.abandon(now, transaction, &mut self.out);
             self.update_tables(id);
         } else if let Some(listener) = self.resolutions.abandon(now, id, &mut self.out) {
-            self.listeners.release(listener);
+            self.release(listener);
         }
     }
 
@@ -342,6 +353,7 @@ impl<I: Ids> Manager<I> {
     /// Handles all deadlines up to `now`. Call [`Self::poll_transmit`] and [`Self::poll_event`]
     /// afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.now = now;
         while let Some(id) = self.deadlines.pop(now) {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.on_timeout(now, &mut self.out);
@@ -366,14 +378,32 @@ impl<I: Ids> Manager<I> {
         made
     }
 
+    /// Releases an entry of a backlog, and reports requests that wait for it.
+    fn release(&mut self, listener: ListenerId) {
+        self.listeners.release(listener);
+        while self.listeners.has_room(listener)
+            && let Some(waiting) = self.admission.next(listener, self.now)
+        {
+            self.admit(self.now, &waiting);
+        }
+    }
+
     /// Updates the tables after a change of a connection.
     fn update_tables(&mut self, id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        if let Some(listener) = connection.take_listener() {
-            self.listeners.release(listener);
+        let listener = connection.take_listener();
+        self.update_tables_of(id);
+        if let Some(listener) = listener {
+            self.release(listener);
         }
+    }
+
+    fn update_tables_of(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
         let state = connection.state();
         let gid = connection.address().remote;
         let peer = connection.peer();
@@ -421,6 +451,7 @@ impl<I: Ids> Manager<I> {
             && self.deadlines.is_empty()
             && self.resolutions.is_empty()
             && self.listeners.waiting() == 0
+            && self.admission.is_empty()
             && self.out.transmits.is_empty()
             && self.out.events.is_empty()
     }

@@ -10,24 +10,108 @@ fn another(n: u32) -> Message {
     Message::Req(req)
 }
 
-#[test]
-fn requests_beyond_the_backlog_are_dropped_and_accepted_when_retransmitted() {
+/// Returns the REJ of a peer that gives up the request [`another`].
+fn withdrawal(n: u32) -> Message {
+    Message::Rej(wire::Rej {
+        local_comm_id: 0x8000 + n,
+        remote_comm_id: 0,
+        answered: wire::Answered::Other,
+        reason: RejectReason::TIMEOUT,
+        info: guid(CLIENT).to_be_bytes().into(),
+        private_data: PrivateData::default(),
+    })
+}
+
+/// Returns the request of the next event, and the number of its queue pair as passed to
+/// [`another`].
+fn request(pair: &mut Pair) -> (CommId, u32) {
+    match pair.event(SERVER) {
+        Event::Request { id, req, .. } => (id, req.qpn.get() - 0x8000),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns a pair whose backlog of 8 requests is full, with the first of them, while further
+/// `waiting` requests wait.
+fn full_backlog(waiting: u32) -> (Pair, CommId) {
     let mut pair = Pair::new();
-    for n in 0..9 {
+    for n in 0..8 + waiting {
         pair.say(SERVER, &another(n));
     }
     pair.assert_silence();
-    assert_eq!(pair.counters(SERVER).over_backlog, 1);
-    let first = pair.requested();
-    for _ in 1..8 {
-        pair.requested();
+    let (first, _) = request(&mut pair);
+    for n in 1..8 {
+        assert_eq!(request(&mut pair).1, n);
     }
     pair.assert_no_event();
-    pair.accept(first);
-    pair.say(SERVER, &another(8));
-    pair.requested();
-    pair.say(SERVER, &another(9));
+    assert_eq!(pair.counters(SERVER).awaiting_backlog, u64::from(waiting));
+    (pair, first)
+}
+
+#[test]
+fn requests_beyond_the_backlog_are_reported_in_their_order_when_it_has_room() {
+    let (mut pair, first) = full_backlog(3);
+    // Retransmissions of one that waits change nothing.
+    pair.say(SERVER, &another(10));
+    assert_eq!(pair.counters(SERVER).duplicates, 1);
+    pair.sides[SERVER].leave_backlog(first);
+    let (second, n) = request(&mut pair);
+    assert_eq!(n, 8);
     pair.assert_no_event();
+    pair.accept(second);
+    assert_eq!(request(&mut pair).1, 9);
+    pair.assert_no_event();
+    assert_eq!(pair.counters(SERVER).over_backlog, 0);
+}
+
+#[test]
+fn request_that_its_peer_gives_up_while_it_waits_is_not_reported() {
+    let (mut pair, first) = full_backlog(2);
+    pair.say(SERVER, &withdrawal(8));
+    pair.sides[SERVER].leave_backlog(first);
+    assert_eq!(request(&mut pair).1, 9);
+    pair.assert_no_event();
+}
+
+#[test]
+fn request_whose_peer_is_silent_while_it_waits_is_not_reported() {
+    let (mut pair, first) = full_backlog(2);
+    pair.now = pair.now + Duration::from_secs(60);
+    pair.say(SERVER, &another(9));
+    pair.sides[SERVER].leave_backlog(first);
+    assert_eq!(request(&mut pair).1, 9);
+    pair.assert_no_event();
+}
+
+#[test]
+fn requests_that_wait_are_dropped_with_their_listener() {
+    let mut manager = Manager::new(Counting(1));
+    let listener = manager.listen(SERVICE, &[ListenAt::AllV4], 1).unwrap();
+    for n in 0..3 {
+        manager.handle_mad(Time(0), address(SERVER), &another(n).to_mad(1));
+    }
+    let id = manager.poll_event().unwrap().id();
+    manager.close(listener);
+    manager.leave_backlog(id);
+    assert!(manager.poll_event().is_none());
+    while manager.poll_transmit().is_some() {}
+    manager.handle_mad(Time(0), address(SERVER), &another(2).to_mad(1));
+    let transmit = manager.poll_transmit().unwrap();
+    let Message::Rej(rej) = Message::parse(&transmit.mad[..]).unwrap().1 else {
+        panic!("no REJ");
+    };
+    assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
+}
+
+#[test]
+fn requests_beyond_those_that_may_wait_are_dropped() {
+    let mut manager = Manager::new(Counting(1));
+    manager.listen(SERVICE, &[ListenAt::AllV4], 1).unwrap();
+    for n in 0..16_386 {
+        manager.handle_mad(Time(0), address(SERVER), &another(n).to_mad(1));
+    }
+    assert_eq!(manager.counters().awaiting_backlog, 16_384);
+    assert_eq!(manager.counters().over_backlog, 1);
 }
 
 #[test]
@@ -39,7 +123,7 @@ fn request_taken_up_by_the_program_releases_the_backlog() {
         pair.sides[SERVER].leave_backlog(id);
         pair.sides[SERVER].leave_backlog(id);
     }
-    assert_eq!(pair.counters(SERVER).over_backlog, 0);
+    assert_eq!(pair.counters(SERVER).awaiting_backlog, 0);
 }
 
 #[test]
@@ -52,20 +136,12 @@ fn answered_or_withdrawn_request_releases_the_backlog() {
             0 => pair.accept(id),
             1 => pair.sides[SERVER].abandon(pair.now, id),
             _ => {
-                let rej = Message::Rej(wire::Rej {
-                    local_comm_id: 0x8000 + n,
-                    remote_comm_id: 0,
-                    answered: wire::Answered::Other,
-                    reason: RejectReason::TIMEOUT,
-                    info: guid(CLIENT).to_be_bytes().into(),
-                    private_data: PrivateData::default(),
-                });
-                pair.say(SERVER, &rej);
+                pair.say(SERVER, &withdrawal(n));
                 assert!(matches!(pair.event(SERVER), Event::Rejected { .. }));
             }
         }
     }
-    assert_eq!(pair.counters(SERVER).over_backlog, 0);
+    assert_eq!(pair.counters(SERVER).awaiting_backlog, 0);
 }
 
 #[test]

@@ -15,8 +15,9 @@ pub(super) trait Controller: Debug + Send {
     /// Reports that `packets` packets were acknowledged for the first time.
     fn acknowledged(&mut self, now: Time, packets: u32, growth: Growth);
 
-    /// Reports a round-trip sample, about one per round trip.
-    fn round_trip(&mut self, now: Time, took: Duration);
+    /// Reports a round-trip sample, about one per round trip. Returns whether the window may have
+    /// changed.
+    fn round_trip(&mut self, now: Time, took: Duration) -> bool;
 
     /// Reports a loss shown by a gap: later packets were delivered.
     fn lost(&mut self, now: Time);
@@ -27,10 +28,8 @@ pub(super) trait Controller: Debug + Send {
     /// Reports a timeout without an answer.
     fn timed_out(&mut self, now: Time);
 
-    /// Reports that the last timeout was spurious: an answer to an earlier packet arrived after it.
-    ///
-    /// A descheduled peer is often late.
-    fn timeout_was_spurious(&mut self, now: Time);
+    /// Returns a copy, to which the window returns if the next reduction is spurious.
+    fn copy(&self) -> Box<dyn Controller>;
 
     /// Reduces the window to the base window: the connection was idle, so the window may exceed
     /// what the path carries now (RFC 7661).

@@ -17,7 +17,7 @@ const RENO_ALPHA: f32 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 const MAX_GROWTH: f32 = 0.5;
 
 /// CUBIC: the window grows with the cube of the time since the last loss, whatever the round trip.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Cubic {
     window: f32,
     threshold: f32,
@@ -30,8 +30,6 @@ pub(super) struct Cubic {
     /// The current stage of congestion avoidance.
     epoch: Option<Epoch>,
     round_trip: Duration,
-    /// The state before a timeout that may be spurious.
-    before_timeout: Option<(f32, f32, f32, bool)>,
 }
 
 /// A stage of congestion avoidance, from a loss to the next one.
@@ -58,7 +56,6 @@ impl Cubic {
             window_max: 0.0,
             epoch: None,
             round_trip: Duration::ZERO,
-            before_timeout: None,
         }
     }
 
@@ -118,36 +115,23 @@ impl Controller for Cubic {
         }
     }
 
-    fn round_trip(&mut self, _now: Time, took: Duration) {
+    fn round_trip(&mut self, _now: Time, took: Duration) -> bool {
         self.round_trip = took;
+        false
     }
 
     fn lost(&mut self, _now: Time) {
         self.reduce();
         self.window = self.threshold;
-        self.before_timeout = None;
     }
 
     fn timed_out(&mut self, _now: Time) {
-        let before = (
-            self.window,
-            self.threshold,
-            self.window_max,
-            self.is_lossless,
-        );
-        self.before_timeout.get_or_insert(before);
         self.reduce();
         self.window = 1.0;
     }
 
-    fn timeout_was_spurious(&mut self, _now: Time) {
-        if let Some((window, threshold, window_max, is_lossless)) = self.before_timeout.take() {
-            self.window = self.window.max(window);
-            self.threshold = threshold;
-            self.window_max = window_max;
-            self.is_lossless = is_lossless;
-            self.epoch = None;
-        }
+    fn copy(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
     }
 
     fn was_idle(&mut self) {
@@ -243,13 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn timeout_leaves_one_packet_and_is_undone_if_spurious() {
+    fn timeout_leaves_one_packet() {
         let mut cubic = after_loss(1000.0);
         cubic.timed_out(Time(1));
-        cubic.timed_out(Time(2));
         assert_eq!(cubic.window(), 1);
-        cubic.timeout_was_spurious(Time(3));
-        assert_eq!(cubic.window(), 700);
-        assert_eq!(cubic.window_max, 1000.0);
     }
 }

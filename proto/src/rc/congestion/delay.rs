@@ -34,7 +34,7 @@ const AFTER_OVERFLOW: f32 = 0.5;
 ///
 /// The window grows in each round trip below the target, and shrinks in proportion to the excess. A
 /// loss reduces it further if a queue explains the loss.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Delay {
     window: f32,
     sizes: Sizes,
@@ -47,8 +47,6 @@ pub(super) struct Delay {
     shortest: Shortest,
     /// Whether the last loss halved the window.
     has_halved: bool,
-    /// The window before a timeout that may be spurious.
-    before_timeout: Option<f32>,
 }
 
 impl Delay {
@@ -62,7 +60,6 @@ impl Delay {
             queued: Duration::ZERO,
             shortest: Shortest::default(),
             has_halved: false,
-            before_timeout: None,
         }
     }
 
@@ -94,17 +91,19 @@ impl Controller for Delay {
         self.window = self.window.min(growth.limit);
     }
 
-    fn round_trip(&mut self, now: Time, took: Duration) {
+    fn round_trip(&mut self, now: Time, took: Duration) -> bool {
         self.shortest.add(now, took);
         self.queued = took.saturating_sub(self.shortest.get());
         let target = self.target();
-        if self.queued > target {
+        let shrinks = self.queued > target;
+        if shrinks {
             let excess = (self.queued - target).as_secs_f32() / self.queued.as_secs_f32();
             // A descheduled peer answers late without any queue, so round trips alone do not reduce
             // the window below the initial one.
             let least = self.window.min(self.sizes.initial);
             self.shrink((1.0 - excess).max(MIN_FACTOR), least);
         }
+        shrinks
     }
 
     fn lost(&mut self, _now: Time) {
@@ -112,7 +111,6 @@ impl Controller for Delay {
         let part = if overflow { AFTER_OVERFLOW } else { AFTER_LOSS };
         self.has_halved = overflow;
         self.shrink(part, MINIMUM_AFTER_LOSS);
-        self.before_timeout = None;
     }
 
     fn overflowed(&mut self) {
@@ -123,15 +121,12 @@ impl Controller for Delay {
     }
 
     fn timed_out(&mut self, _now: Time) {
-        self.before_timeout.get_or_insert(self.window);
         self.starting = false;
         self.window = 1.0;
     }
 
-    fn timeout_was_spurious(&mut self, _now: Time) {
-        if let Some(window) = self.before_timeout.take() {
-            self.window = self.window.max(window);
-        }
+    fn copy(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
     }
 
     fn was_idle(&mut self) {
@@ -144,7 +139,7 @@ impl Controller for Delay {
 }
 
 /// The shortest round trip of the last one or two intervals of `SHORTEST_LIFETIME`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Shortest {
     /// The minimum of the current interval, and of the one before.
     now: Option<Duration>,
@@ -265,12 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn timeout_leaves_one_packet_and_is_undone_if_spurious() {
+    fn timeout_leaves_one_packet() {
         let mut delay = after(20, SHORT);
         delay.timed_out(Time(1));
         assert_eq!(delay.window(), 1);
-        delay.timeout_was_spurious(Time(2));
-        assert_eq!(delay.window(), 64);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::time::Time;
 use std::time::Duration;
 
 /// Additive increase, multiplicative decrease with slow start (RFC 5681).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Loss {
     window: f32,
     threshold: f32,
@@ -13,9 +13,6 @@ pub(super) struct Loss {
     limit: f32,
     /// Whether no loss has shown yet what the path carries.
     is_lossless: bool,
-    /// The window and threshold, and whether there was no loss, before a timeout that may be
-    /// spurious.
-    before_timeout: Option<(f32, f32, bool)>,
 }
 
 impl Loss {
@@ -27,7 +24,6 @@ impl Loss {
             base: sizes.base,
             limit: sizes.limit,
             is_lossless: true,
-            before_timeout: None,
         }
     }
 }
@@ -48,29 +44,24 @@ impl Controller for Loss {
         }
     }
 
-    fn round_trip(&mut self, _now: Time, _took: Duration) {}
+    fn round_trip(&mut self, _now: Time, _took: Duration) -> bool {
+        false
+    }
 
     fn lost(&mut self, _now: Time) {
         self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.threshold = self.window;
         self.is_lossless = false;
-        self.before_timeout = None;
     }
 
     fn timed_out(&mut self, _now: Time) {
-        self.before_timeout
-            .get_or_insert((self.window, self.threshold, self.is_lossless));
         self.is_lossless = false;
         self.threshold = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.window = 1.0;
     }
 
-    fn timeout_was_spurious(&mut self, _now: Time) {
-        if let Some((window, threshold, is_lossless)) = self.before_timeout.take() {
-            self.window = self.window.max(window);
-            self.threshold = threshold;
-            self.is_lossless = is_lossless;
-        }
+    fn copy(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
     }
 
     fn was_idle(&mut self) {
@@ -110,21 +101,6 @@ mod tests {
         assert_eq!(loss.window(), 32);
         loss.acknowledged(Time(0), 32, growth(64));
         assert_eq!(loss.window(), 33);
-    }
-
-    #[test]
-    fn spurious_timeout_is_undone() {
-        let mut loss = loss(64);
-        loss.acknowledged(Time(0), 16, growth(64));
-        loss.timed_out(Time(1));
-        loss.timed_out(Time(2));
-        assert_eq!(loss.window(), 1);
-        loss.timeout_was_spurious(Time(3));
-        assert_eq!(loss.window(), 32);
-        loss.timed_out(Time(4));
-        loss.lost(Time(5));
-        loss.timeout_was_spurious(Time(6));
-        assert!(loss.window() < 32);
     }
 
     #[test]

@@ -141,6 +141,11 @@ pub(super) struct Window {
     controller: Box<dyn Controller>,
     notification: NotificationLimit,
     round_trips: RoundTrips,
+    /// The controller's window. It and `packets` are read several times for each packet, and change
+    /// less often, so they are kept.
+    controlled: u32,
+    /// The window, see [`Window::packets`].
+    packets: u32,
     /// The base window and the maximum window, in packets.
     base: u32,
     limit: u32,
@@ -150,6 +155,17 @@ pub(super) struct Window {
     recovery_point: Psn,
     /// The number of losses since one has reduced the window.
     losses: u32,
+    /// What last reduced the window, and the controller before that.
+    reduced: Option<(Reduction, Box<dyn Controller>)>,
+}
+
+/// What has reduced the window, which it may turn out to have done for nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reduction {
+    /// A gap.
+    Loss,
+    /// A timeout, the first of those without an answer in between.
+    Timeout,
 }
 
 /// The number of losses in a window that show an overflow. With 1% of random losses, 1 window of 64
@@ -159,26 +175,37 @@ const OVERFLOW_LOSSES: u32 = 4;
 impl Window {
     pub(super) fn new(algorithm: Algorithm, mtu: Mtu, limits: WindowLimits) -> Self {
         let sizes = Sizes::new(mtu, limits);
+        let controller = algorithm.controller(sizes);
+        let window = controller.window();
         Window {
-            controller: algorithm.controller(sizes),
+            controller,
             notification: NotificationLimit::default(),
             round_trips: RoundTrips::default(),
+            controlled: window,
+            packets: window,
             base: sizes.base as u32,
             limit: sizes.limit as u32,
             is_short_path: false,
             recovery_point: Psn::default(),
             losses: 0,
+            reduced: None,
         }
     }
 
     /// The congestion window in packets; at least 1.
     #[inline]
     pub(super) fn packets(&self) -> u32 {
-        let window = self.notification.limit(self.controller.window());
-        match self.is_short_path {
+        self.packets
+    }
+
+    /// Updates the window after a change of the controller, the notifications or the path.
+    fn update(&mut self) {
+        self.controlled = self.controller.window();
+        let window = self.notification.limit(self.controlled);
+        self.packets = match self.is_short_path {
             true => window.min(self.base),
             false => window,
-        }
+        };
     }
 
     /// The base window, in packets.
@@ -195,15 +222,19 @@ impl Window {
     /// Sets whether the window never exceeds the base window.
     pub(super) fn set_short_path(&mut self, is_short_path: bool) {
         self.is_short_path = is_short_path;
+        self.update();
     }
 
     /// Handles an acknowledgement of `packets` packets, with `in_flight` packets in flight before.
     #[inline]
     pub(super) fn acknowledged(&mut self, now: Time, packets: u32, in_flight: u32) {
-        self.notification.advance(now);
-        let window = self.controller.window();
+        if self.notification.is_active() {
+            self.notification.advance(now);
+            self.update();
+        }
+        let window = self.controlled;
         // While notifications limit the window, the controller's window is not fully used.
-        if self.packets() != window {
+        if self.packets != window {
             return;
         }
         // A window beyond the base grows only if the path needs it: the application uses it (RFC
@@ -220,12 +251,14 @@ impl Window {
                 limit: limit as f32,
             };
             self.controller.acknowledged(now, packets, growth);
+            self.update();
         }
     }
 
     /// Handles the first packet after the connection was idle for longer than a timeout.
     pub(super) fn was_idle(&mut self) {
         self.controller.was_idle();
+        self.update();
     }
 
     /// Handles a round-trip sample. The controller gets about one for each round trip.
@@ -235,7 +268,9 @@ impl Window {
         self.round_trips.add(took);
         if begins_round {
             self.notification.round_trip(took);
-            self.controller.round_trip(now, took);
+            if self.controller.round_trip(now, took) {
+                self.update();
+            }
         }
     }
 
@@ -247,6 +282,7 @@ impl Window {
         // The point is stale if it is after `sent_end`: PSNs have wrapped around half of their
         // space.
         if !una.before(point) || point.after(sent_end) {
+            self.reduced = Some((Reduction::Loss, self.controller.copy()));
             self.controller.lost(now);
             self.recovery_point = sent_end;
             self.losses = 1;
@@ -256,16 +292,47 @@ impl Window {
                 self.controller.overflowed();
             }
         }
+        self.update();
     }
 
     /// Handles a timeout without an answer, with the packets before `sent_end` in flight.
     pub(super) fn timed_out(&mut self, now: Time, sent_end: Psn) {
+        if !matches!(self.reduced, Some((Reduction::Timeout, _))) {
+            self.reduced = Some((Reduction::Timeout, self.controller.copy()));
+        }
         self.controller.timed_out(now);
+        self.update();
         self.recovery_point = sent_end;
     }
 
-    pub(super) fn timeout_was_spurious(&mut self, now: Time) {
-        self.controller.timeout_was_spurious(now);
+    /// Restores the window after a timeout: an answer to an earlier packet arrived after it.
+    ///
+    /// A descheduled peer is often late.
+    pub(super) fn timeout_was_spurious(&mut self) {
+        self.undo(Reduction::Timeout);
+    }
+
+    /// Restores the window after a gap before `una`: its packet was late, not lost.
+    ///
+    /// If other packets of the window were lost, the window stays.
+    pub(super) fn loss_was_spurious(&mut self, una: Psn) {
+        if self.losses == 1 && self.undo(Reduction::Loss) {
+            self.recovery_point = una;
+        }
+    }
+
+    /// Restores the window if this has reduced it last. Returns whether it has.
+    #[cold]
+    fn undo(&mut self, reduction: Reduction) -> bool {
+        let undone = self.reduced.take_if(|(by, _)| *by == reduction);
+        if let Some((_, controller)) = undone
+            && controller.window() > self.controller.window()
+        {
+            self.controller = controller;
+            self.update();
+            return true;
+        }
+        false
     }
 
     /// Makes losses of packets before this PSN leave the window unchanged.
@@ -275,8 +342,8 @@ impl Window {
 
     /// Handles a CNP.
     pub(super) fn cnp_received(&mut self, now: Time) {
-        let window = self.packets();
-        self.notification.cnp_received(now, window);
+        self.notification.cnp_received(now, self.packets);
+        self.update();
     }
 }
 
@@ -359,6 +426,41 @@ mod tests {
             window.acknowledged(Time(1 << 40), window.base(), window.base());
             assert_eq!(window.packets(), 2 * window.base());
             assert!(window.packets() < before);
+        }
+    }
+
+    #[test]
+    fn spurious_timeouts_are_undone() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 8, LONG, 1.0);
+            let before = window.packets();
+            window.timed_out(Time(1 << 40), Psn::new(100));
+            window.timed_out(Time(1 << 41), Psn::new(100));
+            assert_eq!(window.packets(), 1);
+            window.timeout_was_spurious();
+            assert_eq!(window.packets(), before);
+            window.timed_out(Time(1 << 42), Psn::new(200));
+            window.lost(Time(1 << 43), Psn::new(200), Psn::new(300));
+            window.timeout_was_spurious();
+            assert!(window.packets() < before);
+        }
+    }
+
+    #[test]
+    fn spurious_loss_is_undone_unless_others_were_lost() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 8, LONG, 1.0);
+            let before = window.packets();
+            let (now, end) = (Time(1 << 40), Psn::new(100));
+            window.lost(now, Psn::new(10), end);
+            window.loss_was_spurious(Psn::new(11));
+            assert_eq!(window.packets(), before);
+            window.lost(now, Psn::new(20), end);
+            let reduced = window.packets();
+            assert!(reduced < before);
+            window.lost(now, Psn::new(30), end);
+            window.loss_was_spurious(Psn::new(31));
+            assert_eq!(window.packets(), reduced);
         }
     }
 

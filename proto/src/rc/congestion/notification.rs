@@ -45,6 +45,12 @@ struct Limit {
 }
 
 impl NotificationLimit {
+    /// Whether there is a limit.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Returns `window`, reduced to the limit.
     pub(super) fn limit(&self, window: u32) -> u32 {
         match &self.limit {

@@ -9,7 +9,6 @@ use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
-use crate::time::Time;
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::work::{Payload, SendOp, WcStatus};
 
@@ -127,7 +126,9 @@ impl Requester {
             if self.recovery.waits_for_receiver() {
                 return self.fail_unsendable(cx, host);
             }
-            if self.recovery.is_duplicate_report(psn, cx.now) {
+            let is_known = self.recovery.is_duplicate_report(psn, cx.now)
+                || self.recovery.awaits_late_packet(psn);
+            if is_known {
                 return self.fail_unsendable(cx, host);
             }
             if !self.recovery.gap_without_progress() {
@@ -139,10 +140,19 @@ impl Requester {
         {
             return self.fail_unsendable(cx, host);
         }
-        self.recovery.gap_retransmitted(psn, cx.now);
+        let may_be_late = self.fast_retransmit.peer_keeps_requests()
+            && self.recovery.tolerates_gap(psn, self.sent_end, cx.now);
+        if !may_be_late {
+            self.repair_gap(cx);
+        }
+        self.fail_unsendable(cx, host)
+    }
+
+    /// Repairs the gap at `una` that the responder has reported.
+    pub(super) fn repair_gap(&mut self, cx: &mut Context<'_>) {
+        self.recovery.gap_repaired(self.una, self.sent_end, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.retransmit();
-        self.fail_unsendable(cx, host)
     }
 
     #[inline]
@@ -166,7 +176,17 @@ impl Requester {
         end: Psn,
         host: &mut H,
     ) -> bool {
-        let mut reached = end;
+        let reached = match self.queue.responses() {
+            0 => end,
+            _ => self.acknowledged_end(end),
+        };
+        self.done_until(cx, reached, host);
+        reached == end
+    }
+
+    /// Returns the PSN up to which an acknowledgement of all before `end` is valid: `end`, or that
+    /// of the first missing response before it.
+    fn acknowledged_end(&self, end: Psn) -> Psn {
         let mut index = self.queue.head();
         while let Some(wqe) = self.queue.get(index) {
             // PSNs of requests not begun may be up to half of their space ahead, or appear to be
@@ -176,21 +196,23 @@ impl Requester {
                 break;
             }
             if wqe.op.has_response() {
-                reached = if wqe.first_psn.after(self.una) {
-                    wqe.first_psn
-                } else {
-                    self.una
+                return match wqe.first_psn.after(self.una) {
+                    true => wqe.first_psn,
+                    false => self.una,
                 };
-                break;
             }
             index += 1;
         }
-        self.done_until(cx, reached, host);
-        reached == end
+        end
     }
 
     /// Moves `una` to `reached`: everything before it is done.
-    fn done_until<H: Completions>(&mut self, cx: &mut Context<'_>, reached: Psn, host: &mut H) {
+    pub(super) fn done_until<H: Completions>(
+        &mut self,
+        cx: &mut Context<'_>,
+        reached: Psn,
+        host: &mut H,
+    ) {
         let packets = reached.diff(self.una);
         if packets <= 0 {
             return;
@@ -206,10 +228,13 @@ impl Requester {
             .progressed(reached, self.window.base(), cx.now);
         self.read_probe = ReadProbe::None;
         self.scoreboard.progressed(reached);
+        if self.recovery.acknowledged(reached, cx.now) {
+            self.window.loss_was_spurious(reached);
+        }
         self.complete_done(cx, reached, host);
         self.requests.progressed(reached);
         if self.cursor.psn.before(reached) {
-            self.arrived_before_retransmission(cx.now);
+            self.arrived_before_retransmission();
         }
         if let Some(sample) = self.recovery.measured(reached, self.sent_end, cx.now) {
             self.window.round_trip(cx.now, sample);
@@ -222,12 +247,12 @@ impl Requester {
     /// Moves the cursor forward: packets that were sent before the requester went back have
     /// arrived.
     #[cold]
-    fn arrived_before_retransmission(&mut self, now: Time) {
+    fn arrived_before_retransmission(&mut self) {
         if self.back_for_gap {
             self.fast_retransmit.set_peer_keeps_requests();
             self.cursor = SendCursor::in_oldest(&self.queue, self.una);
         } else {
-            self.window.timeout_was_spurious(now);
+            self.window.timeout_was_spurious();
             self.undo_go_back();
         }
     }
@@ -249,7 +274,7 @@ impl Requester {
             }
             self.credits.complete(wqe);
             cx.complete_send(wqe, self.signal_all, host);
-            self.queue.pop();
+            self.queue.remove();
         }
     }
 
@@ -319,8 +344,9 @@ impl Requester {
         self.fast_retransmit.acknowledged(psn.next());
         self.advance(cx, psn, host);
         if self.una != psn {
-            if let Some(data) = data {
-                self.keep_response(cx, psn, data, host);
+            let is_kept = data.is_some_and(|data| self.keep_response(cx, psn, data, host));
+            if !is_kept {
+                self.scoreboard.note_dropped(psn);
             }
             self.response_lost(cx, psn.next());
             return None;

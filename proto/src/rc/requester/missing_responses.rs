@@ -8,6 +8,10 @@
 //! received before are stale. They are dropped, and the later READ is requested again after the
 //! earlier one.
 //!
+//! On a path that reorders, the response in a gap may be late. While the requester waits for it,
+//! nothing is executed again, so responses to later READs are kept as well. They are dropped when
+//! the wait ends without it.
+//!
 //! Responses of the first and of the second execution are indistinguishable by their contents. The
 //! requester relies on a network that delivers in order, as the specification assumes, or reorders
 //! by less than a round trip: a stale response then arrives while the gap is open.
@@ -33,7 +37,8 @@ struct Missing {
 }
 
 impl Requester {
-    /// Delivers a response behind a gap, if it belongs to the oldest work request.
+    /// Delivers a response behind a gap, if it belongs to the oldest work request, or to a later one
+    /// while the response in the gap may be late. Returns whether it was kept.
     ///
     /// Any other response is dropped. If the length does not match, or the memory is not writable,
     /// the response is requested again and the error reported when it is the oldest.
@@ -43,39 +48,64 @@ impl Requester {
         psn: Psn,
         data: &[u8],
         host: &mut H,
-    ) {
+    ) -> bool {
         // After the requester has gone back, everything from the cursor on is requested again.
         if self.has_gone_back() || !self.scoreboard.has_room() {
-            return;
+            return false;
         }
-        let head = self.queue.head();
-        let Some(&wqe) = self.queue.get(head) else {
-            return;
+        let Some((index, wqe)) = self.work_request_of(psn) else {
+            return false;
         };
-        if !matches!(wqe.op, SendOp::Read { .. }) || wqe.ends_before(psn) {
-            return;
+        let is_later = index != self.queue.head();
+        if !matches!(wqe.op, SendOp::Read { .. }) || (is_later && !self.may_be_late(cx.now)) {
+            return false;
         }
-        let (index, mtu) = (psn.diff(wqe.first_psn) as u32, cx.attr.path_mtu);
-        if data.len() != wqe.payload_of(index, mtu) {
-            return;
+        let (packet, mtu) = (psn.diff(wqe.first_psn) as u32, cx.attr.path_mtu);
+        if data.len() != wqe.payload_of(packet, mtu) {
+            return false;
         }
-        let Payload::Sges(sges) = self.queue.payload(head, &wqe) else {
-            return;
+        let Payload::Sges(sges) = self.queue.payload(index, &wqe) else {
+            return false;
         };
-        let offset = u64::from(index) * mtu.bytes() as u64;
-        if host.scatter(sges, offset, data).is_ok() {
+        let offset = u64::from(packet) * mtu.bytes() as u64;
+        let is_kept = host.scatter(sges, offset, data).is_ok();
+        if is_kept {
             self.scoreboard.add(psn);
         }
+        is_kept
+    }
+
+    /// Returns the work request with this PSN in flight, and its index.
+    fn work_request_of(&self, psn: Psn) -> Option<(u64, SendWqe)> {
+        let head = self.queue.head();
+        let oldest = self.queue.get(head)?;
+        if !oldest.ends_before(psn) {
+            return Some((head, *oldest));
+        }
+        // The first PSNs of the others are in flight, so they compare serially.
+        let (mut index, mut end) = (head, self.begun);
+        while end - index > 1 {
+            let middle = index.midpoint(end);
+            match self.queue.get(middle)?.first_psn.after(psn) {
+                true => end = middle,
+                false => index = middle,
+            }
+        }
+        let wqe = self.queue.get(index)?;
+        (!wqe.ends_before(psn)).then_some((index, *wqe))
     }
 
     /// Handles the loss of the response with PSN `una`, given that the peer has executed all
     /// requests before `executed`.
     ///
-    /// Missing responses are requested again (9.7.5.2.4).
+    /// Missing responses are requested again (9.7.5.2.4), on a path that reorders after a wait.
     pub(super) fn response_lost(&mut self, cx: &mut Context<'_>, executed: Psn) {
-        let has_gone_back = self.has_gone_back();
-        if !has_gone_back {
+        if !self.has_gone_back() {
             self.scoreboard.note_executed(executed);
+            if self.may_be_late(cx.now) {
+                return;
+            }
+            self.note_missing(executed);
         }
         let whole = self.requests.original_end(self.una);
         let last_part = whole.and_then(|whole| self.requests.part_end_before(whole));
@@ -87,16 +117,50 @@ impl Requester {
         if may_be_in_flight && !self.scoreboard.answers_later_repetition(executed.prev()) {
             return;
         }
+        self.repair_responses(cx, executed);
+    }
+
+    /// Requests the missing responses before `executed` again.
+    pub(super) fn repair_responses(&mut self, cx: &mut Context<'_>, executed: Psn) {
         cx.counters.responses_lost += 1;
-        self.recovery.gap_retransmitted(self.una, cx.now);
+        self.recovery.gap_repaired(self.una, self.sent_end, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
         self.single_read.lost();
-        if has_gone_back {
+        if self.has_gone_back() {
             self.go_back();
         } else {
             self.recovery.stop_measuring();
+            self.drop_later_responses();
             self.scoreboard.restart(executed);
         }
+    }
+
+    /// Records that the responses before `end` that did not arrive are missing, not late.
+    fn note_missing(&mut self, end: Psn) {
+        self.drop_later_responses();
+        self.scoreboard.note_missing(end);
+    }
+
+    /// Drops the responses to later work requests that were kept while a response might be late:
+    /// they are older than the second execution of the oldest one.
+    fn drop_later_responses(&mut self) {
+        if self.scoreboard.awaits_late_response()
+            && let Some(oldest) = self.queue.get(self.queue.head())
+        {
+            self.scoreboard.drop_from(oldest.end_psn());
+        }
+    }
+
+    /// Whether to wait for the response with PSN `una`: the path reorders, and the response was
+    /// neither requested again nor dropped.
+    ///
+    /// Then no request from `una` on was sent twice, so all responses belong to their only
+    /// execution, and those to later work requests are kept too.
+    fn may_be_late(&mut self, now: Time) -> bool {
+        !self.scoreboard.has_missing()
+            && !self.scoreboard.was_dropped(self.una)
+            && (self.recovery).tolerates_gap(self.una, self.sent_end, now)
+            && self.scoreboard.await_late_response()
     }
 
     /// Whether the response with PSN `una` was requested too recently to be considered lost.
@@ -117,6 +181,7 @@ impl Requester {
                 .requests
                 .original_end(self.una)
                 .unwrap_or(self.una.next());
+            self.drop_later_responses();
             self.scoreboard.restart(end);
         }
         is_answered
@@ -194,9 +259,14 @@ impl Requester {
 
     /// Continues the recovery after the oldest missing response has arrived and `una` has advanced.
     pub(super) fn response_arrived<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) {
-        // Later WRITEs and SENDs may already be done.
-        if let Some(executed) = self.scoreboard.executed() {
+        // Later WRITEs and SENDs may already be done, and so may READs behind them.
+        while let Some(executed) = self.scoreboard.executed() {
             self.advance(cx, executed, host);
+            let reached = self.scoreboard.join(self.una);
+            if reached == self.una {
+                break;
+            }
+            self.done_until(cx, reached, host);
         }
         let una = self.una;
         let repeated = &mut self.scoreboard.repeated;
@@ -208,6 +278,13 @@ impl Requester {
             answered = Some(end);
         }
         let is_requested = !repeated.is_empty();
+        // The response was late. There may be another gap behind it.
+        if self.scoreboard.awaits_late_response()
+            && !self.may_be_late(cx.now)
+            && let Some(executed) = self.scoreboard.executed()
+        {
+            self.note_missing(executed);
+        }
         if self.scoreboard.nak.take_if(|psn| *psn == una).is_some() {
             self.retransmit();
         } else if self.scoreboard.missing.is_some() {

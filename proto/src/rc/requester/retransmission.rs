@@ -84,8 +84,8 @@ impl Requester {
         let mut cursor = SendCursor::in_oldest(&self.queue, self.una);
         let mut full = false;
         while cursor.psn.before(scheduled.end) && !full {
-            let wqe = self.queue.get(cursor.index).copied();
-            match wqe.map(|wqe| self.send_data(cx, cursor, &wqe, host, out)) {
+            let is_queued = self.queue.get(cursor.index).is_some();
+            match is_queued.then(|| self.send_data(cx, cursor, host, out)) {
                 Some(Step::Sent(next)) => cursor = next,
                 // The rest is sent when it is found missing.
                 Some(Step::Full) => full = true,

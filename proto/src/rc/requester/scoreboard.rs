@@ -13,13 +13,18 @@ const MAX_RANGES: usize = 64;
 /// requests.
 #[derive(Debug, Default)]
 pub(super) struct Scoreboard {
-    /// Received ranges of the oldest work request, in order: the first PSN and the PSN after the
-    /// last. The ranges are separated by gaps.
+    /// Received ranges of the oldest work request, and of later ones while a response may be late,
+    /// in order: the first PSN and the PSN after the last. The ranges are separated by gaps.
     received: VecDeque<(Psn, Psn)>,
     /// The peer has executed all requests before this PSN.
     executed: Option<Psn>,
     /// Responses before this PSN that are neither done nor received are missing: lost or dropped.
     pub(super) missing: Option<Psn>,
+    /// Responses before this PSN that are neither done nor received may have arrived and been
+    /// dropped.
+    dropped: Option<Psn>,
+    /// Whether a response before `executed` may be late, so that the requester waits for it.
+    awaits_late_response: bool,
     /// Repeated requests without an answer, in order: the PSN after the last response, and the
     /// time. Missing responses before the last of these PSNs were requested again.
     pub(super) repeated: VecDeque<(Psn, Time)>,
@@ -68,8 +73,11 @@ impl Scoreboard {
     #[inline]
     pub(super) fn progressed(&mut self, una: Psn) {
         let is_past = |psn: &mut Psn| !psn.after(una);
-        self.executed.take_if(is_past);
+        if self.executed.take_if(is_past).is_some() {
+            self.awaits_late_response = false;
+        }
         self.missing.take_if(is_past);
+        self.dropped.take_if(is_past);
         self.probe_until.take_if(is_past);
         self.nak.take_if(|psn| psn.before(una));
         self.attempt = Attempt::default();
@@ -87,14 +95,36 @@ impl Scoreboard {
     }
 
     /// Records that the peer has executed all requests before `end`.
-    ///
-    /// Responses before `end` that did not arrive are missing.
     pub(super) fn note_executed(&mut self, end: Psn) {
-        for known in [&mut self.executed, &mut self.missing] {
-            if known.is_none_or(|psn| end.after(psn)) {
-                *known = Some(end);
-            }
-        }
+        advance(&mut self.executed, end);
+    }
+
+    /// Records that the requester waits for a response that may be late. Returns true.
+    pub(super) fn await_late_response(&mut self) -> bool {
+        self.awaits_late_response = true;
+        true
+    }
+
+    /// Whether the requester waits for a response that may be late, or it has arrived and others
+    /// before `executed` have not.
+    pub(super) fn awaits_late_response(&self) -> bool {
+        self.awaits_late_response
+    }
+
+    /// Records that the responses before `end` that did not arrive are missing, not late.
+    pub(super) fn note_missing(&mut self, end: Psn) {
+        self.awaits_late_response = false;
+        advance(&mut self.missing, end);
+    }
+
+    /// Records that the response with this PSN arrived and was dropped.
+    pub(super) fn note_dropped(&mut self, psn: Psn) {
+        advance(&mut self.dropped, psn.next());
+    }
+
+    /// Whether the response with this PSN may have arrived and been dropped.
+    pub(super) fn was_dropped(&self, psn: Psn) -> bool {
+        self.dropped.is_some_and(|end| psn.before(end))
     }
 
     /// Records that the responder misses the request with this PSN.
@@ -109,6 +139,7 @@ impl Scoreboard {
     /// Later responses may be lost or in flight.
     pub(super) fn restart(&mut self, end: Psn) {
         self.missing = Some(end);
+        self.awaits_late_response = false;
         self.repeated.clear();
     }
 
@@ -161,6 +192,20 @@ impl Scoreboard {
         }
     }
 
+    /// Drops the received responses from `end` on.
+    pub(super) fn drop_from(&mut self, end: Psn) {
+        while let Some((start, last)) = self.received.back_mut()
+            && last.after(end)
+        {
+            advance(&mut self.dropped, *last);
+            if start.before(end) {
+                *last = end;
+                break;
+            }
+            self.received.pop_back();
+        }
+    }
+
     /// Returns the end of the contiguous range, given that all before `psn` is done.
     pub(super) fn join(&mut self, psn: Psn) -> Psn {
         let mut reached = psn;
@@ -173,6 +218,13 @@ impl Scoreboard {
             }
         }
         reached
+    }
+}
+
+/// Moves `known` forward to `end`.
+fn advance(known: &mut Option<Psn>, end: Psn) {
+    if known.is_none_or(|psn| end.after(psn)) {
+        *known = Some(end);
     }
 }
 

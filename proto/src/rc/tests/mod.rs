@@ -12,6 +12,7 @@ mod liveness;
 mod local;
 mod migration;
 mod recovery;
+mod reordering;
 mod requester;
 mod responder;
 mod retries;

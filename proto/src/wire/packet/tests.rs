@@ -1,7 +1,7 @@
 //! Round trips for every opcode, one violation of every rule, and independent vectors.
 
 use super::*;
-use crate::ids::QKey;
+use crate::ids::{PKey, QKey};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

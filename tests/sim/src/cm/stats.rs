@@ -25,8 +25,8 @@ pub struct Stats {
     pub duplicates: u64,
     /// Messages retransmitted.
     pub retransmitted: u64,
-    /// Requests dropped because too many were pending.
-    pub over_backlog: u64,
+    /// Requests that waited because too many were pending.
+    pub awaiting_backlog: u64,
     /// Messages delivered.
     pub delivered: u64,
 }
@@ -44,7 +44,7 @@ impl crate::seeds::Stats for Stats {
         self.abandoned_before_reply += other.abandoned_before_reply;
         self.duplicates += other.duplicates;
         self.retransmitted += other.retransmitted;
-        self.over_backlog += other.over_backlog;
+        self.awaiting_backlog += other.awaiting_backlog;
         self.delivered += other.delivered;
     }
 }

@@ -312,7 +312,7 @@ impl World {
         let counters = self.hosts[host].manager.counters();
         self.stats.duplicates += counters.duplicates;
         self.stats.retransmitted += counters.retransmitted;
-        self.stats.over_backlog += counters.over_backlog;
+        self.stats.awaiting_backlog += counters.awaiting_backlog;
         assert_eq!(counters.malformed, 0);
     }
 

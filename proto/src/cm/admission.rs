@@ -1,0 +1,97 @@
+//! Requests that wait until the backlog of their listener has room.
+//!
+//! A peer retransmits a dropped request after seconds (4.3 s for the RDMA CM), so a burst of
+//! connections that exceeds the backlog would take as long. A request that waits here is reported
+//! as soon as the program takes up another.
+
+use super::Address;
+use super::listener::ListenerId;
+use super::wire::Req;
+use crate::time::Time;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// The most requests that wait, for all listeners: less than 8 MiB. Further ones are dropped.
+const MAX_WAITING: usize = 16_384;
+
+/// A request, and how its message arrived.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub address: Address,
+    pub transaction: u64,
+    pub req: Req,
+    /// The peer has given up if nothing is received from it until then.
+    pub expires: Time,
+}
+
+/// The waiting requests by listener, each queue in the order of arrival. `K` identifies a peer's
+/// request.
+#[derive(Debug)]
+pub(super) struct Admission<K> {
+    queues: HashMap<ListenerId, VecDeque<K>>,
+    requests: HashMap<K, Waiting>,
+    /// The number of entries of all queues, including those whose request was withdrawn.
+    queued: usize,
+}
+
+impl<K> Default for Admission<K> {
+    fn default() -> Self {
+        Admission {
+            queues: HashMap::new(),
+            requests: HashMap::new(),
+            queued: 0,
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Admission<K> {
+    /// Adds a request. Returns false if there is no room.
+    pub fn add(&mut self, listener: ListenerId, key: K, request: Waiting) -> bool {
+        if self.queued >= MAX_WAITING {
+            return false;
+        }
+        self.queued += 1;
+        self.queues.entry(listener).or_default().push_back(key);
+        self.requests.insert(key, request);
+        true
+    }
+
+    /// Records that the peer has retransmitted a request. Returns whether it waits.
+    pub fn heard(&mut self, key: &K, expires: Time) -> bool {
+        let request = self.requests.get_mut(key);
+        request.map(|request| request.expires = expires).is_some()
+    }
+
+    /// Removes a request that its peer has withdrawn. Returns whether there was one.
+    pub fn withdraw(&mut self, key: &K) -> bool {
+        self.requests.remove(key).is_some()
+    }
+
+    /// Removes and returns the oldest request for a listener whose peer still waits.
+    pub fn next(&mut self, listener: ListenerId, now: Time) -> Option<Waiting> {
+        let queue = self.queues.get_mut(&listener)?;
+        while let Some(key) = queue.pop_front() {
+            self.queued -= 1;
+            let request = self.requests.remove(&key);
+            if let Some(request) = request.filter(|request| now < request.expires) {
+                return Some(request);
+            }
+        }
+        self.queues.remove(&listener);
+        None
+    }
+
+    /// Removes all requests for a listener.
+    pub fn close(&mut self, listener: ListenerId) {
+        let queue = self.queues.remove(&listener).unwrap_or_default();
+        self.queued -= queue.len();
+        for key in queue {
+            self.requests.remove(&key);
+        }
+    }
+
+    /// Whether no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
