@@ -11,7 +11,8 @@ pub struct Next {
     address: AtomicPtr<c_void>,
 }
 
-/// The symbol version that newer C libraries provide only for older programs.
+/// The symbol version that newer versions of glibc provide only for older programs.
+#[cfg(target_env = "gnu")]
 const OLDEST: &CStr = if cfg!(target_arch = "x86_64") {
     c"GLIBC_2.2.5"
 } else if cfg!(target_arch = "aarch64") {
@@ -20,6 +21,7 @@ const OLDEST: &CStr = if cfg!(target_arch = "x86_64") {
     c"GLIBC_2.27"
 };
 
+#[cfg(target_env = "gnu")]
 unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
@@ -45,16 +47,27 @@ impl Next {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: name and version are NUL-terminated.
-        let found = unsafe {
-            let found = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
-            match found.is_null() {
-                true => dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), OLDEST.as_ptr()),
-                false => found,
-            }
+        // SAFETY: the name is NUL-terminated.
+        let current = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = match current.is_null() {
+            true => self.find_oldest(),
+            false => current,
         };
         self.address.store(found, Ordering::Relaxed);
         found
+    }
+
+    /// Resolves a function that new programs cannot link.
+    #[cfg(target_env = "gnu")]
+    fn find_oldest(&self) -> *mut c_void {
+        // SAFETY: name and version are NUL-terminated.
+        unsafe { dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), OLDEST.as_ptr()) }
+    }
+
+    /// Resolves nothing: musl has neither versions of symbols nor `dlvsym`.
+    #[cfg(not(target_env = "gnu"))]
+    fn find_oldest(&self) -> *mut c_void {
+        ptr::null_mut()
     }
 
     /// Returns the function as a pointer of type `F`. If there is none, sets `errno` to ENOSYS.

@@ -40,8 +40,9 @@ pub(super) fn dist(
     let directory = target_directory.join("dist-build");
     let mut flags = remapped(workspace, &directory)?;
     if is_musl(target) {
-        // Shared objects, and a command that loads musl's `libc.so`, not a copy of it.
-        flags.push("-Ctarget-feature=-crt-static".to_owned());
+        // Shared objects, which Cargo otherwise leaves out. A command that contains musl, zig's
+        // default, could not load them.
+        flags.extend(["-Ctarget-feature=-crt-static", "-Clink-arg=-dynamic"].map(str::to_owned));
     }
     let linker = directory.join("linker");
     tree::write_file(&linker, LINKER.as_bytes(), 0o755)?;

@@ -3,11 +3,13 @@
 //! The packages are reproducible: their content depends on the commit, the toolchain and the
 //! target, not on the time, the user or the directory of the source tree.
 
+mod arm64;
 mod build;
 mod components;
 mod debian;
 mod files;
 mod fresh_root;
+mod musl_root;
 mod products;
 mod reproducible;
 mod rpm;
@@ -47,8 +49,8 @@ pub(crate) struct DistOptions {
     #[arg(long)]
     no_sbom: bool,
 
-    /// Install the packages in a fresh root and run programs from there. Packages of another
-    /// architecture or C library are left out
+    /// Install the packages of the host's target in a fresh root and run programs from there, as
+    /// well as from tarballs for musl, and for ARM64 in an emulator
     #[arg(long)]
     check: bool,
 
@@ -88,9 +90,35 @@ fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), St
         build_packages(options, &host, workspace, target, &out)?;
     }
     if options.check {
-        fresh_root::check(&out, target, &host)?;
+        check(&host, workspace, target, &out)?;
     }
     run_workflow(options, &out, workspace, &host)
+}
+
+/// Installs the packages in `out` that run on this machine, and runs programs.
+fn check(host: &str, workspace: &Path, target: &Path, out: &Path) -> Result<(), String> {
+    let tarball = |triple: &str| out.join(format!("urxe-{VERSION}-{triple}.tgz"));
+    let musl = tarball(&host.replace("-gnu", "-musl"));
+    let emulated = tarball("aarch64-unknown-linux-gnu");
+    let has_musl = musl.is_file();
+    let has_host = tarball(host).is_file();
+    let has_emulated = emulated.is_file() && !host.starts_with("aarch64");
+    if has_musl {
+        musl_root::check(&musl, workspace)?;
+    }
+    if has_emulated {
+        arm64::check(&emulated, target)?;
+    }
+    if has_host {
+        fresh_root::check(out, target, host)?;
+    }
+    match has_musl || has_emulated || has_host {
+        true => Ok(()),
+        false => Err(format!(
+            "--check: {} has no package for this machine",
+            out.display()
+        )),
+    }
 }
 
 /// Builds the packages of the options in `out`.
