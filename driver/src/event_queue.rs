@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use urxe_net::thread;
 
@@ -163,49 +164,49 @@ impl<T> EventQueue<T> {
 /// only when the count is 0, since the application may use it until then.
 #[derive(Debug, Default)]
 pub struct AckCount {
-    counts: Mutex<Unacknowledged>,
+    events: AtomicU64,
+    /// The number of threads in [`AckCount::wait`].
+    waiters: AtomicUsize,
+    /// Held by a thread between its check of the count and its sleep, and for a notification, so
+    /// that none is missed.
+    sleeping: Mutex<()>,
     changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Unacknowledged {
-    events: u64,
-    /// Threads in [`AckCount::wait`].
-    waiters: usize,
 }
 
 impl AckCount {
     /// Counts one delivered event.
     #[inline]
     pub fn delivered(&self) {
-        self.lock().events += 1;
+        self.events.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Acknowledges `n` events. A larger number than was delivered acknowledges all.
     pub fn acknowledge(&self, n: u32) {
-        let mut counts = self.lock();
-        counts.events = counts.events.saturating_sub(u64::from(n));
-        // A notification is a system call, and usually no thread waits.
-        if counts.waiters > 0 {
+        let less = |events: u64| Some(events.saturating_sub(n.into()));
+        let _ = (self.events).fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        // A notification is a system call, and usually no thread waits. A thread that begins to
+        // wait now sees the new count: it is counted before it reads that.
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            let _sleeping = self.lock();
             self.changed.notify_all();
         }
     }
 
     /// Waits until all delivered events are acknowledged.
     pub fn wait(&self) {
-        let mut counts = self.lock();
-        counts.waiters += 1;
-        while counts.events > 0 {
-            counts = self
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut sleeping = self.lock();
+        while self.events.load(Ordering::SeqCst) > 0 {
+            sleeping = self
                 .changed
-                .wait(counts)
+                .wait(sleeping)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        counts.waiters -= 1;
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Unacknowledged> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.sleeping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

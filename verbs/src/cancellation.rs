@@ -3,9 +3,10 @@
 //! The functions that wait for an event are cancellation points, as in rdma-core; the others are
 //! not (`docs/THREADS.md`). glibc cancels a thread by a forced unwind of its stack. That unwind
 //! must not cross a frame that catches panics or has a destructor to run. Every function therefore
-//! runs with cancellation disabled where it may reach a cancellation point. The waiting functions sleep in [`wait`]: a frame of plain data,
-//! where the caller's cancellation state applies. The C library's functions are declared `C-unwind`
-//! here; with plain `C` the forced unwind would abort the process.
+//! runs with cancellation disabled where it may reach a cancellation point. The waiting functions
+//! sleep in [`wait`]: a frame of plain data, where the caller's cancellation state applies. The C
+//! library's functions are declared `C-unwind` here; with plain `C` the forced unwind would abort
+//! the process.
 
 use std::ffi::{c_int, c_void};
 use std::io;

@@ -7,7 +7,6 @@
 
 use crate::event_queue::{EventQueue, WaitStrategy};
 use crate::path::{self, Waiter};
-use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use std::io;
 use std::mem::MaybeUninit;
@@ -201,7 +200,7 @@ impl<T> EventQueue<T> {
             if let Some(taken) = self.take_with(&mut take) {
                 return Ok(Some(taken));
             }
-            if fcntl_getfl(self.fd())?.contains(OFlags::NONBLOCK) {
+            if is_nonblocking(self.fd())? {
                 if waiting.has_driven || self.wait_strategy() == WaitStrategy::Sleep {
                     return Err(Errno::AGAIN.into());
                 }
@@ -233,6 +232,16 @@ impl<T> EventQueue<T> {
         };
         waiting.sleep_on(self.fd(), has_worked);
         Ok(None)
+    }
+}
+
+/// Returns whether a descriptor has `O_NONBLOCK`.
+fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // Not through the C library's function, which handles the arguments of other commands first.
+    // SAFETY: `F_GETFL` has no further argument, and any descriptor may be passed.
+    match unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_GETFL) } {
+        -1 => Err(io::Error::last_os_error()),
+        flags => Ok(flags & libc::c_long::from(libc::O_NONBLOCK) != 0),
     }
 }
 

@@ -10,7 +10,6 @@ use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
 use crate::scheduling::limits::{ANSWER_INTERVAL, FINAL_BATCHES};
 use crate::sync::{Mutex, MutexGuard, lock};
-use std::slice;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use urxe_net::thread::CancellationDisabled;
@@ -209,15 +208,9 @@ impl<'a> Delivery<'a> {
     #[inline(never)]
     fn handle(&mut self, datagram: &Datagram<'_>) {
         let handled = Packet::parse_then(datagram.packet(), |packet| {
-            let dest_qp = packet.header.bth.dest_qp;
-            let receivers = match self.qps.get(dest_qp) {
-                Some(qp) => slice::from_ref(qp),
+            match self.qps.get(packet.header.bth.dest_qp) {
+                Some(qp) => self.hand_over::<false>(qp, datagram, packet),
                 None => self.handle_special(datagram, packet),
-            };
-            for qp in receivers {
-                if dest_qp != Qpn::MULTICAST || !qp.blocks(datagram, packet) {
-                    self.hand_over(qp, datagram, packet);
-                }
             }
         });
         if let Err(error) = handled {
@@ -230,17 +223,20 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// Handles a packet for queue pair 1, and returns the receivers of one for a multicast group.
-    /// Other packets are dropped: their queue pair does not exist.
+    /// Handles a packet for queue pair 1, or for a multicast group. Others are dropped: their queue
+    /// pair does not exist.
+    ///
+    /// The members of a group are not handled in [`Delivery::handle`]: for a loop, the compiler
+    /// would compute in advance what a member may need, 130 instructions for each packet.
     #[cold]
-    fn handle_special(&mut self, datagram: &Datagram<'_>, packet: &Packet<'_>) -> &'a [Arc<Qp>] {
+    fn handle_special(&mut self, datagram: &Datagram<'_>, packet: &Packet<'_>) {
         let receivers = match packet.header.bth.dest_qp {
             Qpn::GSI => {
                 self.defer_answer();
                 if let Some(network) = self.engine.network.get() {
                     network.gsi.enqueue(datagram, packet);
                 }
-                return &[];
+                return;
             }
             Qpn::MULTICAST => self.qps.members(datagram.dst),
             _ => &[],
@@ -248,19 +244,28 @@ impl<'a> Delivery<'a> {
         if receivers.is_empty() {
             self.engine.counters.unknown_qp.add(1);
         }
-        receivers
+        for qp in receivers {
+            if !qp.blocks(datagram, packet) {
+                self.hand_over::<true>(qp, datagram, packet);
+            }
+        }
     }
 
-    /// Hands a packet to a queue pair.
+    /// Hands a packet to a queue pair, to which it is addressed itself or by a multicast group.
     #[inline(always)]
-    fn hand_over(&mut self, qp: &'a Arc<Qp>, datagram: &Datagram<'_>, packet: &Packet<'_>) {
+    fn hand_over<const MULTICAST: bool>(
+        &mut self,
+        qp: &'a Arc<Qp>,
+        datagram: &Datagram<'_>,
+        packet: &Packet<'_>,
+    ) {
         tracing::trace!(qp = %qp.qpn(), opcode = %packet.header.bth.opcode,
             psn = %packet.header.bth.psn, len = packet.payload.len(), "packet");
         if (self.current.as_ref()).is_some_and(|current| !current.is_for(qp)) {
             self.defer_answer();
         }
         let incoming = self.current.get_or_insert_with(|| Incoming::of(qp));
-        let wrote = incoming.handle(self.now, datagram, packet, self.regions);
+        let wrote = incoming.handle::<MULTICAST>(self.now, datagram, packet, self.regions);
         if wrote {
             self.engine.polling.record_write();
         }

@@ -63,10 +63,10 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Handles a packet. Returns true when it was a WRITE that was executed without a completion
-    /// for the application.
+    /// Handles a packet for the queue pair, or for a multicast group that it is attached to. Returns
+    /// true when it was a WRITE that was executed without a completion for the application.
     #[inline(always)]
-    pub(crate) fn handle(
+    pub(crate) fn handle<const MULTICAST: bool>(
         &mut self,
         now: Time,
         datagram: &Datagram<'_>,
@@ -76,9 +76,11 @@ impl<'a> Incoming<'a> {
         let inner = &mut *self.inner;
         let counters = inner.transport.counters();
         let (taken, written) = (counters.received_packets, counters.writes_done);
-        inner
-            .transport
-            .handle_packet(now, datagram, packet, &mut self.qp.host(regions));
+        let mut host = self.qp.host(regions);
+        match MULTICAST {
+            true => (inner.transport).handle_multicast(now, datagram, packet, &mut host),
+            false => (inner.transport).handle_packet(now, datagram, packet, &mut host),
+        }
         let counters = inner.transport.counters();
         let taken = counters.received_packets > taken;
         let wrote = counters.writes_done != written;

@@ -186,6 +186,20 @@ impl Transport {
         }
     }
 
+    /// Handles a packet for a multicast group that the queue pair is attached to: only those of the
+    /// datagram service are.
+    pub(crate) fn handle_multicast(
+        &mut self,
+        now: Time,
+        datagram: &Datagram<'_>,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) {
+        if let Self::Ud(qp) = self {
+            qp.handle_packet(now, &network_header(datagram), packet, host);
+        }
+    }
+
     /// See [`RcQp::handle_ecn_mark`]; the other services send no CNP.
     pub(crate) fn handle_ecn_mark(&mut self, now: Time, packet: &Packet<'_>) {
         if let Self::Rc(qp) = self {
