@@ -287,7 +287,7 @@ impl Requester {
         payload: &[u8],
         host: &mut H,
     ) -> Outcome {
-        let Some((head, wqe)) = self.answered(cx, psn, Some(payload), host) else {
+        let Some((head, wqe)) = self.answered(cx, psn, Some((payload, aeth)), host) else {
             return self.fail_unsendable(cx, host);
         };
         let index = psn.diff(wqe.first_psn) as u32;
@@ -329,12 +329,12 @@ impl Requester {
     /// Returns the work request of a response, if the response is the oldest outstanding one.
     ///
     /// A response acknowledges all requests before it. A READ response behind a gap, with its
-    /// `data`, may be kept by the scoreboard.
+    /// `data` and its AETH, may be kept by the scoreboard.
     fn answered<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
         psn: Psn,
-        data: Option<&[u8]>,
+        data: Option<(&[u8], Option<&Aeth>)>,
         host: &mut H,
     ) -> Option<(u64, SendWqe)> {
         if psn.before(self.una) || !psn.before(self.sent_end) {
@@ -344,7 +344,8 @@ impl Requester {
         self.fast_retransmit.acknowledged(psn.next());
         self.advance(cx, psn, host);
         if self.una != psn {
-            let is_kept = data.is_some_and(|data| self.keep_response(cx, psn, data, host));
+            let is_kept =
+                data.is_some_and(|(data, aeth)| self.keep_response(cx, psn, data, aeth, host));
             if !is_kept {
                 self.scoreboard.note_dropped(psn);
             }
@@ -374,6 +375,7 @@ impl Requester {
         if scattered.is_err() {
             return self.fail(cx, WcStatus::LocProtErr, host);
         }
+        self.check_execution_order(aeth);
         let reached = self.scoreboard.join(self.una.next());
         self.done_until(cx, reached, host);
         if let Some(Aeth {

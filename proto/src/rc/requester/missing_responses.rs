@@ -10,7 +10,8 @@
 //!
 //! On a path that reorders, the response in a gap may be late. While the requester waits for it,
 //! nothing is executed again, so responses to later READs are kept as well. They are dropped when
-//! the wait ends without it.
+//! the wait ends without it, or if the MSN of the late response shows that it was sent after them:
+//! then the network has duplicated the request, which was executed a second time.
 //!
 //! Responses of the first and of the second execution are indistinguishable by their contents. The
 //! requester relies on a network that delivers in order, as the specification assumes, or reorders
@@ -23,7 +24,7 @@ use crate::psn::Psn;
 use crate::queue::SendWqe;
 use crate::service::Context;
 use crate::time::Time;
-use crate::wire::{Headers, Operation, Position};
+use crate::wire::{Aeth, Headers, Operation, Position};
 use crate::work::{Payload, SendOp, WcStatus};
 
 /// A request that is to be repeated.
@@ -47,6 +48,7 @@ impl Requester {
         cx: &Context<'_>,
         psn: Psn,
         data: &[u8],
+        aeth: Option<&Aeth>,
         host: &mut H,
     ) -> bool {
         // After the requester has gone back, everything from the cursor on is requested again.
@@ -71,6 +73,9 @@ impl Requester {
         let is_kept = host.scatter(sges, offset, data).is_ok();
         if is_kept {
             self.scoreboard.add(psn);
+            if is_later && let Some(aeth) = aeth {
+                self.scoreboard.note_later_msn(aeth.msn);
+            }
         }
         is_kept
     }
@@ -148,6 +153,14 @@ impl Requester {
             && let Some(oldest) = self.queue.get(self.queue.head())
         {
             self.scoreboard.drop_from(oldest.end_psn());
+        }
+    }
+
+    /// Drops the responses to later work requests if a response of the oldest one, which may have
+    /// been late, was sent after them.
+    pub(super) fn check_execution_order(&mut self, aeth: Option<&Aeth>) {
+        if aeth.is_some_and(|aeth| self.scoreboard.is_newer_than_later(aeth.msn)) {
+            self.drop_later_responses();
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Scoreboard {
     dropped: Option<Psn>,
     /// Whether a response before `executed` may be late, so that the requester waits for it.
     awaits_late_response: bool,
+    /// The lowest MSN of the responses to later work requests, which are kept meanwhile.
+    later_msn: Option<Psn>,
     /// Repeated requests without an answer, in order: the PSN after the last response, and the
     /// time. Missing responses before the last of these PSNs were requested again.
     pub(super) repeated: VecDeque<(Psn, Time)>,
@@ -75,6 +77,7 @@ impl Scoreboard {
         let is_past = |psn: &mut Psn| !psn.after(una);
         if self.executed.take_if(is_past).is_some() {
             self.awaits_late_response = false;
+            self.later_msn = None;
         }
         self.missing.take_if(is_past);
         self.dropped.take_if(is_past);
@@ -103,6 +106,21 @@ impl Scoreboard {
     pub(super) fn await_late_response(&mut self) -> bool {
         self.awaits_late_response = true;
         true
+    }
+
+    /// Records the MSN of a response to a later work request that is kept.
+    pub(super) fn note_later_msn(&mut self, msn: u32) {
+        let msn = Psn::new(msn);
+        if self.later_msn.is_none_or(|lowest| msn.before(lowest)) {
+            self.later_msn = Some(msn);
+        }
+    }
+
+    /// Whether a response with this MSN was sent after a response to a later work request that is
+    /// kept: the request was executed a second time, since the network has duplicated it.
+    pub(super) fn is_newer_than_later(&self, msn: u32) -> bool {
+        self.later_msn
+            .is_some_and(|later| !Psn::new(msn).before(later))
     }
 
     /// Whether the requester waits for a response that may be late, or it has arrived and others
@@ -194,6 +212,7 @@ impl Scoreboard {
 
     /// Drops the received responses from `end` on.
     pub(super) fn drop_from(&mut self, end: Psn) {
+        self.later_msn = None;
         while let Some((start, last)) = self.received.back_mut()
             && last.after(end)
         {

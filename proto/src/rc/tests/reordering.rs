@@ -155,3 +155,36 @@ fn second_late_response_is_awaited_too() {
     respond(&mut end, 22);
     assert_eq!(end.done(), [(4, Success)]);
 }
+
+/// Delivers the only response to a READ, sent after the responder had completed `msn` messages.
+fn respond_at(end: &mut Endpoint, offset: u32, msn: u32) {
+    let mut response = answer(RcReadResponseOnly, offset, UNLIMITED);
+    response.aeth.as_mut().unwrap().msn = msn;
+    end.deliver(response, &[offset as u8; MTU]);
+}
+
+/// A network that duplicates the request of the first READ has it executed after the second one.
+#[test]
+fn later_reads_are_requested_again_when_the_late_response_was_sent_after_theirs() {
+    for (msn, is_newer) in [(7, false), (8, true), (9, true)] {
+        let mut end = on_reordering_path();
+        for packet in [0, 1] {
+            let to = sge(LOCAL, packet * MTU, MTU);
+            end.post(2 + packet as u64, read_from(packet * MTU), SIGNALED, &[to]);
+        }
+        assert_eq!(psns(&end.poll()), [20, 21]);
+        end.now = end.now + ms(8);
+        respond_at(&mut end, 21, 8);
+        assert!(end.poll().is_empty() && end.done().is_empty());
+        respond_at(&mut end, 20, msn);
+        if is_newer {
+            assert_eq!(end.done(), [(2, Success)]);
+            assert_eq!(psns(&end.poll()), [21]);
+            respond_at(&mut end, 21, 9);
+            assert_eq!(end.done(), [(3, Success)]);
+        } else {
+            assert_eq!(end.done(), [(2, Success), (3, Success)]);
+            assert!(end.poll().is_empty());
+        }
+    }
+}
