@@ -78,7 +78,10 @@ fn path_mtu_to_a_listening_peer_is_measured() {
     assert_eq!(finished.status.code(), Some(1), "{finished}");
     let (verdict, found) = check(&finished, "peer");
     assert_eq!(verdict, "failure");
-    assert!(found.contains("no program answers"), "{found}");
+    // Whether the peer is known to be reachable depends on an ICMP error, which its kernel may not
+    // send.
+    let is_silent = found.contains("does not answer at UDP port 4791");
+    assert!(is_silent || found.contains("no program answers"), "{found}");
 
     let mut listener = cable.b.runner().urxe();
     listener.args(["doctor", "--listen"]);

@@ -137,5 +137,9 @@ fn missing_gid_option_is_reported() {
     // Without the option, ibv_rc_pingpong uses a negative index.
     let pingpong = Pingpong::over_loopback(&Runner::alone()).options("-g -1");
     let ended = pingpong.run();
-    assert!(ended.server.stderr.contains("`-g 0`"), "{}", ended.server);
+    assert!(
+        ended.server.stderr.contains("`ibv_rc_pingpong -g 0`"),
+        "{}",
+        ended.server
+    );
 }
