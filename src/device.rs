@@ -211,7 +211,8 @@ impl Device {
     ///
     /// ```
     /// # use urxe::prelude::*;
-    /// println!("packets of up to {} bytes of data", urxe::device("urxe_lo")?.active_mtu().bytes());
+    /// let mtu = urxe::device("urxe_lo")?.active_mtu();
+    /// println!("packets of up to {} bytes of data", mtu.bytes());
     /// # Ok::<(), urxe::Error>(())
     /// ```
     pub fn active_mtu(&self) -> Mtu {

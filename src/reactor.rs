@@ -36,13 +36,14 @@ use std::task::{Context, Poll, Wake, Waker};
 ///
 /// ```
 /// # use urxe::prelude::*;
+/// use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// use std::io;
 /// use std::os::fd::OwnedFd;
 /// use std::task::{Context, Poll};
 /// use urxe::reactor::{Readiness, Reactor};
 ///
 /// # async_io::block_on(async {
-/// /// A reactor for a runtime that polls its tasks over and over.
+/// /// A reactor that wakes the task at once, which then checks the descriptor again.
 /// #[derive(Debug)]
 /// struct Spinning;
 /// #[derive(Debug)]
@@ -54,6 +55,10 @@ use std::task::{Context, Poll, Wake, Waker};
 /// }
 /// impl Readiness for Watched {
 ///     fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+///         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+///         if poll(&mut fds, Some(&Timespec::default()))? > 0 {
+///             return Poll::Ready(Ok(()));
+///         }
 ///         context.waker().wake_by_ref();
 ///         Poll::Pending
 ///     }
@@ -172,7 +177,8 @@ mod tokio_reactor {
         /// # use urxe::prelude::*;
         /// use urxe::reactor::Tokio;
         ///
-        /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        /// # let mut runtime = tokio::runtime::Builder::new_current_thread();
+        /// # let runtime = runtime.enable_all().build().unwrap();
         /// # runtime.block_on(async {
         /// assert!(Tokio::current().is_some());
         /// assert!(std::thread::spawn(|| Tokio::current().is_none()).join().unwrap());

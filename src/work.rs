@@ -426,7 +426,10 @@ impl<'a> SendRequest<'a> {
     /// let (a, b) = urxe::testing::pair()?;
     /// let memory = b.pd().register(64, RemoteAccess::WRITE | RemoteAccess::FLUSH)?;
     /// let remote = memory.remote();
-    /// a.post_sends([SendRequest::write(b"hello", &remote).unsignaled(), SendRequest::flush(&remote)])?;
+    /// a.post_sends([
+    ///     SendRequest::write(b"hello", &remote).unsignaled(),
+    ///     SendRequest::flush(&remote),
+    /// ])?;
     /// a.cq().wait()?.result?;
     /// # Ok::<(), urxe::Error>(())
     /// ```
@@ -467,7 +470,8 @@ impl<'a> SendRequest<'a> {
     /// ```
     /// # use urxe::prelude::*;
     /// let (a, b) = urxe::testing::pair()?;
-    /// let memory = b.pd().register_vec(b"old".to_vec(), RemoteAccess::READ | RemoteAccess::WRITE)?;
+    /// let access = RemoteAccess::READ | RemoteAccess::WRITE;
+    /// let memory = b.pd().register_vec(b"old".to_vec(), access)?;
     /// let copy = a.pd().register(3, RemoteAccess::empty())?;
     /// a.post_sends([
     ///     SendRequest::read(copy.slice(..)?, &memory.remote()).unsignaled(),

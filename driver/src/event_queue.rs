@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use urxe_net::thread;
 
@@ -164,49 +164,66 @@ impl<T> EventQueue<T> {
 /// only when the count is 0, since the application may use it until then.
 #[derive(Debug, Default)]
 pub struct AckCount {
-    events: AtomicU64,
+    /// The number of events in units of [`EVENT`], plus [`HAS_WAITERS`].
+    state: AtomicU64,
     /// The number of threads in [`AckCount::wait`].
-    waiters: AtomicUsize,
-    /// Held by a thread between its check of the count and its sleep, and for a notification, so
-    /// that none is missed.
-    sleeping: Mutex<()>,
+    waiters: Mutex<usize>,
     changed: Condvar,
 }
+
+/// One event in [`AckCount::state`].
+const EVENT: u64 = 2;
+/// Set in [`AckCount::state`] while a thread waits: the count then changes under the mutex only.
+const HAS_WAITERS: u64 = 1;
 
 impl AckCount {
     /// Counts one delivered event.
     #[inline]
     pub fn delivered(&self) {
-        self.events.fetch_add(1, Ordering::SeqCst);
+        self.state.fetch_add(EVENT, Ordering::AcqRel);
     }
 
     /// Acknowledges `n` events. A larger number than was delivered acknowledges all.
+    ///
+    /// The object may be freed as soon as the count is 0, so nothing is accessed after that, except
+    /// the mutex of a waiting thread, which that thread takes before it returns.
     pub fn acknowledge(&self, n: u32) {
-        let less = |events: u64| Some(events.saturating_sub(n.into()));
-        let _ = (self.events).fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-        // A notification is a system call, and usually no thread waits. A thread that begins to
-        // wait now sees the new count: it is counted before it reads that.
-        if self.waiters.load(Ordering::SeqCst) > 0 {
-            let _sleeping = self.lock();
+        let less = |state: u64| {
+            let events = (state / EVENT).saturating_sub(n.into());
+            (events * EVENT) | (state & HAS_WAITERS)
+        };
+        let unwatched = |state: u64| (state & HAS_WAITERS == 0).then(|| less(state));
+        let order = Ordering::AcqRel;
+        if (self.state)
+            .fetch_update(order, Ordering::Acquire, unwatched)
+            .is_err()
+        {
+            let _waiters = self.lock();
+            let _ = (self.state).fetch_update(order, Ordering::Acquire, |s| Some(less(s)));
             self.changed.notify_all();
         }
     }
 
     /// Waits until all delivered events are acknowledged.
     pub fn wait(&self) {
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        let mut sleeping = self.lock();
-        while self.events.load(Ordering::SeqCst) > 0 {
-            sleeping = self
+        let mut waiters = self.lock();
+        *waiters += 1;
+        let mut state = self.state.fetch_or(HAS_WAITERS, Ordering::AcqRel);
+        while state >= EVENT {
+            waiters = self
                 .changed
-                .wait(sleeping)
+                .wait(waiters)
                 .unwrap_or_else(PoisonError::into_inner);
+            state = self.state.load(Ordering::Acquire);
         }
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        *waiters -= 1;
+        if *waiters == 0 {
+            self.state.fetch_and(!HAS_WAITERS, Ordering::AcqRel);
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.sleeping.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -67,7 +67,8 @@ impl Listener {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if the address belongs to no device or the port is in use.
+    /// [`Error::Address`] if a host name has no address; [`Error::Cm`] if the address belongs to no
+    /// device or the port is in use.
     pub fn bind(address: impl ToSocketAddrs) -> Result<Listener, Error> {
         Self::with_backlog(address, 0)
     }
@@ -436,7 +437,9 @@ impl Request {
     /// let request = listener.next()?;
     /// request.reject(b"not now")?;
     /// match client.join().unwrap() {
-    ///     Err(Error::Rejected { private_data, .. }) => assert!(private_data.starts_with(b"not now")),
+    ///     Err(Error::Rejected { private_data, .. }) => {
+    ///         assert!(private_data.starts_with(b"not now"));
+    ///     }
     ///     other => panic!("{other:?}"),
     /// }
     /// # Ok::<(), urxe::Error>(())

@@ -211,7 +211,7 @@ impl<'a> QueuePairBuilder<'a> {
     /// # use urxe::prelude::*;
     /// # let context = urxe::device("urxe_lo")?.open()?;
     /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// // The peer may READ, whatever the rights of the regions are.
+    /// // The peer may only READ, also from regions that permit more.
     /// let qp = pd.queue_pair(&cq, &cq).remote_access(RemoteAccess::READ).build()?;
     /// # Ok::<(), urxe::Error>(())
     /// ```

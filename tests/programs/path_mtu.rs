@@ -19,7 +19,8 @@ fn messages_of_4096_bytes(program: &'static str, path: &RoutedPath, mtu: u32) ->
     let server = Side::new(path.b.runner(), "urxe_vb");
     let client = Side::new(path.a.runner(), "urxe_va");
     let run = Perftest::new(program, server, client, RoutedPath::B);
-    run.options(&format!("-s 4096 -n 10 -m {mtu}"))
+    // The peer has an ACK timeout, here 2^16 x 4.096 us, to answer a short packet.
+    run.options(&format!("-s 4096 -n 10 -m {mtu} -u 16"))
 }
 
 /// Returns the messages of the client, whose packets of 4096 bytes do not arrive.

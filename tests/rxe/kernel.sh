@@ -1,5 +1,5 @@
-# Runs urxe alone on the guest's kernel: the demo, and rdma-core's program of reliable connections, with
-# the devices in sysfs. Prints results as lines that begin with "kernel: ".
+# Runs urxe alone on the guest's kernel: the demo, and rdma-core's program of reliable connections,
+# with the devices in sysfs. Prints results as lines that begin with "kernel: ".
 set -e
 # It holds port 4791.
 rmmod rdma_rxe

@@ -71,7 +71,7 @@ enum Command {
     Ecosystem(ecosystem::EcosystemOptions),
     /// Compare the public API of the crate `urxe` with its record, and check that it has examples
     Api(api::ApiOptions),
-    /// Make packages for users: a tarball, Debian packages, checksums and a list of components
+    /// Make packages for users: tarballs, Debian and RPM packages, checksums and lists of components
     Dist(dist::DistOptions),
 }
 

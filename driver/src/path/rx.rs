@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, Network};
 use super::groups::Joined;
+use super::panics::PanicGuard;
 use super::report;
 use crate::lock_order::{Ordered, Rank};
 use crate::memory::regions::{RegionTable, regions};
@@ -53,6 +54,7 @@ impl Engine {
             return;
         };
         let _disabled = CancellationDisabled::new();
+        let guard = PanicGuard(self);
         for port in network.ports.list().iter() {
             let mut receiver = Ordered::take(Rank::Receiver, || lock(&port.receiver));
             let mut batches = 0..FINAL_BATCHES;
@@ -60,6 +62,7 @@ impl Engine {
                 && (self.receive_with(&mut receiver, port, Caller::Other)).is_some()
             {}
         }
+        guard.end();
     }
 
     /// Receives one batch from an address with its locked receiver. Returns the time at which it

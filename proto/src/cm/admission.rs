@@ -29,7 +29,7 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Admission<K> {
     queues: HashMap<ListenerId, VecDeque<K>>,
-    requests: HashMap<K, Waiting>,
+    requests: HashMap<K, Box<Waiting>>,
     /// The number of entries of all queues, including those whose request was withdrawn.
     queued: usize,
 }
@@ -45,21 +45,32 @@ impl<K> Default for Admission<K> {
 }
 
 impl<K: Copy + Eq + Hash> Admission<K> {
-    /// Adds a request. Returns false if there is no room.
-    pub fn add(&mut self, listener: ListenerId, key: K, request: Waiting) -> bool {
+    /// Adds a request at `now`. Returns false if there is no room.
+    pub fn add(&mut self, listener: ListenerId, key: K, request: Waiting, now: Time) -> bool {
+        if self.queued >= MAX_WAITING {
+            self.remove_expired(now);
+        }
         if self.queued >= MAX_WAITING {
             return false;
         }
         self.queued += 1;
         self.queues.entry(listener).or_default().push_back(key);
-        self.requests.insert(key, request);
+        self.requests.insert(key, Box::new(request));
         true
     }
 
-    /// Records that the peer has retransmitted a request. Returns whether it waits.
-    pub fn heard(&mut self, key: &K, expires: Time) -> bool {
-        let request = self.requests.get_mut(key);
-        request.map(|request| request.expires = expires).is_some()
+    /// Records that a request was received again at `now`, in a message with this transaction ID.
+    /// Returns whether it waits. A different or expired request with the key is removed.
+    pub fn heard(&mut self, key: &K, transaction: u64, now: Time, expires: Time) -> bool {
+        let Some(request) = self.requests.get_mut(key) else {
+            return false;
+        };
+        let is_same = request.transaction == transaction && now < request.expires;
+        match is_same {
+            true => request.expires = expires,
+            false => drop(self.requests.remove(key)),
+        }
+        is_same
     }
 
     /// Removes a request that its peer has withdrawn. Returns whether there was one.
@@ -68,7 +79,7 @@ impl<K: Copy + Eq + Hash> Admission<K> {
     }
 
     /// Removes and returns the oldest request for a listener whose peer still waits.
-    pub fn next(&mut self, listener: ListenerId, now: Time) -> Option<Waiting> {
+    pub fn next(&mut self, listener: ListenerId, now: Time) -> Option<Box<Waiting>> {
         let queue = self.queues.get_mut(&listener)?;
         while let Some(key) = queue.pop_front() {
             self.queued -= 1;
@@ -88,6 +99,16 @@ impl<K: Copy + Eq + Hash> Admission<K> {
         for key in queue {
             self.requests.remove(&key);
         }
+    }
+
+    /// Removes the requests whose peers have given up or withdrawn them.
+    fn remove_expired(&mut self, now: Time) {
+        self.requests.retain(|_, request| now < request.expires);
+        for queue in self.queues.values_mut() {
+            queue.retain(|key| self.requests.contains_key(key));
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        self.queued = self.queues.values().map(VecDeque::len).sum();
     }
 
     /// Whether no request waits.

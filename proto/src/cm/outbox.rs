@@ -32,8 +32,8 @@ pub struct Counters {
     pub unmatched: u64,
     /// Requests that wait, because the backlog is full, until the program takes up others.
     pub awaiting_backlog: u64,
-    /// Requests dropped because the backlog and the queue of those that wait for it were full; the
-    /// peer retransmits them.
+    /// Requests dropped because the backlog was full: those for a connection if too many wait, all
+    /// those for a queue pair. The peer retransmits them.
     pub over_backlog: u64,
     /// Requests rejected by the manager itself.
     pub refused: u64,

@@ -308,6 +308,12 @@ impl RcQp {
         requester.min(self.responder.deadline())
     }
 
+    /// Whether the oldest packet without an answer, or its response, is long enough to exceed the
+    /// MTU of a link.
+    pub fn awaits_long_packet(&self) -> bool {
+        self.requester.is_oldest_long(self.base.attr.path_mtu)
+    }
+
     /// Runs the timers that have expired at `now`.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         self.responder.expire(now);

@@ -493,10 +493,10 @@ impl Requester {
             Expired::Probe | Expired::Retransmit => {
                 cx.counters.timeouts += 1;
                 self.note_long_packet_timeout(cx);
-                self.window.timed_out(cx.now, self.sent_end);
+                self.window.timed_out(cx.now, self.una, self.sent_end);
                 self.single_read.lost();
                 self.go_back();
-                if self.is_oldest_long(cx) {
+                if self.is_oldest_long(cx.attr.path_mtu) {
                     self.short_probe = ShortProbe::Due(Purpose::Reachability);
                 }
             }
@@ -515,17 +515,17 @@ impl Requester {
 
     /// Counts the timeout of a long packet if the peer has answered a short one.
     fn note_long_packet_timeout(&self, cx: &mut Context<'_>) {
-        if self.short_probe == ShortProbe::Answered && self.is_oldest_long(cx) {
+        if self.short_probe == ShortProbe::Answered && self.is_oldest_long(cx.attr.path_mtu) {
             cx.counters.long_packet_timeouts += 1;
         }
     }
 
     /// Whether the oldest packet or response that is not done may exceed the MTU of a link.
-    fn is_oldest_long(&self, cx: &Context<'_>) -> bool {
+    pub(super) fn is_oldest_long(&self, path_mtu: Mtu) -> bool {
         let oldest = self.queue.get(self.queue.head());
         oldest.is_some_and(|wqe| {
             let index = self.una.diff(wqe.first_psn).max(0) as u32;
-            wqe.payload_of(index, cx.attr.path_mtu) > LONG_PAYLOAD
+            wqe.payload_of(index, path_mtu) > LONG_PAYLOAD
         })
     }
 

@@ -130,7 +130,8 @@ fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
 
 /// Returns the table that compares two builds.
 ///
-/// A cell is worse if it is worse in every round; otherwise the difference is within the noise.
+/// A cell is worse if it is worse in each of at least three rounds; otherwise the difference is
+/// within the noise.
 pub(super) fn comparison(rows: &[Row]) -> String {
     let mut page =
         "## Compared with the build before\n\n| | before | after | better by | range | |\n\
@@ -146,6 +147,7 @@ pub(super) fn comparison(rows: &[Row]) -> String {
             continue;
         };
         let verdict = match (ratio.least > 1.0, ratio.most < 1.0) {
+            _ if row.runs.len() < 3 => "",
             (true, _) => "better",
             (_, true) => "worse",
             _ => "",

@@ -61,8 +61,8 @@ pub(super) struct Measured {
     pub(super) cpu: f64,
 }
 
-/// Runs a cell, several times if a program may fail by packet loss, until there is a result. Programs
-/// over urxe are started by the command `urxe`.
+/// Runs a cell, several times if a program may fail by packet loss, until there is a result.
+/// Programs over urxe are started by the command `urxe`.
 ///
 /// # Errors
 /// The output of the programs, if there is no result.

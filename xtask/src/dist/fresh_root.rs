@@ -37,7 +37,13 @@ exec chroot /mnt/root env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/
 const INSIDE: &str = r#"
 pingpong() {
     "$@" ibv_rc_pingpong -g 0 &
-    sleep 1
+    # Until the server listens at its port, 18515.
+    tries=0
+    until cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 [0-9A-F:]* 0A '; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 600 ]
+        sleep 0.1
+    done
     "$@" ibv_rc_pingpong -g 0 127.0.0.1
     wait "$!"
 }

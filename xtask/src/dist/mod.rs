@@ -151,7 +151,7 @@ fn build_packages(
         println!("{}", file.display());
     }
     if options.reproducible {
-        reproducible::compare(targets, options.no_sbom, workspace, out)?;
+        reproducible::compare(targets, options.no_sbom, workspace, target, out)?;
     }
     Ok(())
 }

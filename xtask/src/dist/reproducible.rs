@@ -31,12 +31,13 @@ pub(super) fn compare(
     targets: &[String],
     no_sbom: bool,
     workspace: &Path,
+    target: &Path,
     out: &Path,
 ) -> Result<(), String> {
     let began = Instant::now();
     let directory = env::temp_dir().join(format!("urxe-again-{}", std::process::id()));
     println!("dist: again in {}", directory.display());
-    let result = make_again(targets, no_sbom, workspace, &directory)
+    let result = make_again(targets, no_sbom, workspace, target, &directory)
         .and_then(|again| differences(&read(&out.join(SUMS))?, &read(&again.join(SUMS))?));
     remove(&directory)?;
     result?;
@@ -52,6 +53,7 @@ fn make_again(
     targets: &[String],
     no_sbom: bool,
     workspace: &Path,
+    target: &Path,
     directory: &Path,
 ) -> Result<PathBuf, String> {
     let failed = |error| format!("{}: {error}", directory.display());
@@ -76,7 +78,7 @@ fn make_again(
     };
     let registry = directory_of("CARGO_HOME", ".cargo").join("registry");
     symlink(registry, cargo_home.join("registry")).map_err(failed)?;
-    let tools = workspace.join("target/tools");
+    let tools = target.join("tools");
     symlink(tools, clone.join("target/tools")).map_err(failed)?;
 
     let again = directory.join("packages");
@@ -86,7 +88,12 @@ fn make_again(
             unshare.args(OTHER_USER);
             unshare
         }
-        false => Command::new("env"),
+        false => {
+            println!(
+                "dist: user namespaces are not permitted, so the second build has the same user"
+            );
+            Command::new("env")
+        }
     };
     command
         .args(["sh", "-c", "umask 077 && exec \"$@\"", "sh"])

@@ -784,7 +784,7 @@ pub(super) const OMITTED: &[Omitted] = &[
     },
     Omitted {
         title: "DiSNI (Java)",
-        reason: "its build needs Maven's repository, which was not at hand",
+        reason: "its build needs Maven's repository",
     },
     Omitted {
         title: "NCCL, its plugin for verbs",

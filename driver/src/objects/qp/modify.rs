@@ -103,10 +103,13 @@ impl Qp {
         burst: u32,
         paths: (Option<PeerPath>, Option<PeerPath>),
     ) -> (Result<(), ModifyError>, Option<UnsentBatch>) {
-        let held = regions();
-        let mut inner = self.lock();
         let ends =
             mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset);
+        if ends {
+            path::get().receive_arrived();
+        }
+        let held = regions();
+        let mut inner = self.lock();
         let unsent = ends.then(|| self.flush_final_acks(&mut inner, held.table()));
         let changed = self.change_locked(&mut inner, attr, mask, burst, paths, held.table());
         let effects = inner.take_effects();

@@ -255,7 +255,7 @@ impl Gsi {
     /// Frees the request's place in the backlog; see [`Manager::leave_backlog`].
     pub fn leave_backlog(&self, id: CommId) {
         let mut inner = lock(&self.inner);
-        inner.manager.leave_backlog(id);
+        inner.manager.leave_backlog(now(), id);
         self.flush_and_wake(inner);
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Effects {
     pub(crate) timed_out: Option<Box<PathTimeout>>,
 }
 
-/// A timeout of packets to a peer.
+/// A timeout of a long packet to a peer, or from it.
 #[derive(Debug)]
 pub(crate) struct PathTimeout {
     pub(crate) path: Path,

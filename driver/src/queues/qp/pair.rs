@@ -311,6 +311,7 @@ impl Qp {
         if is_expired {
             let before = inner.transport.counters();
             let (timeouts, long) = (before.timeouts, before.long_packet_timeouts);
+            let awaits_long = inner.transport.awaits_long_packet();
             inner.transport.handle_timeout(now, &mut self.host(regions));
             if let Some(share) = &mut inner.share {
                 share.set_silent(true);
@@ -318,7 +319,8 @@ impl Qp {
             let has_failed = inner.transport.state() == QpState::Err;
             let after = inner.transport.counters();
             let only_short = has_failed && after.long_packet_timeouts > long;
-            if (has_failed || after.timeouts > timeouts)
+            if awaits_long
+                && (has_failed || after.timeouts > timeouts)
                 && let Some(route) = &inner.route
             {
                 inner.effects.timed_out = Some(Box::new(PathTimeout {

@@ -200,6 +200,11 @@ impl Transport {
         }
     }
 
+    /// See [`RcQp::awaits_long_packet`]; the other services await no answer.
+    pub(crate) fn awaits_long_packet(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.awaits_long_packet())
+    }
+
     /// See [`RcQp::handle_ecn_mark`]; the other services send no CNP.
     pub(crate) fn handle_ecn_mark(&mut self, now: Time, packet: &Packet<'_>) {
         if let Self::Rc(qp) = self {

@@ -90,7 +90,7 @@ impl<I: Ids> Manager<I> {
                 req.remote_response_timeout,
                 req.primary.local_ack_timeout,
             );
-        if self.admission.heard(&remote_id, expires) {
+        if (self.admission).heard(&remote_id, from.transaction, now, expires) {
             self.out.counters.duplicates += 1;
             return;
         }
@@ -116,7 +116,7 @@ impl<I: Ids> Manager<I> {
                 expires,
             };
             let counters = &mut self.out.counters;
-            match self.admission.add(listener, remote_id, waiting) {
+            match self.admission.add(listener, remote_id, waiting, now) {
                 true => counters.awaiting_backlog += 1,
                 false => counters.over_backlog += 1,
             }

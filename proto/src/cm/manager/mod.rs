@@ -63,7 +63,7 @@ pub struct Manager<I> {
     deadlines: Deadlines,
     resolutions: Resolutions,
     out: Outbox,
-    /// The time of the latest message or timeout.
+    /// The time of the latest message, timeout or call.
     now: Time,
 }
 
@@ -161,7 +161,8 @@ impl<I: Ids> Manager<I> {
 
     /// Takes a request out of its listener's backlog, whether it is answered or not. Call
     /// [`Self::poll_transmit`] and [`Self::poll_event`] afterwards: another request may follow.
-    pub fn leave_backlog(&mut self, id: CommId) {
+    pub fn leave_backlog(&mut self, now: Time, id: CommId) {
+        self.now = now;
         let listener = match self.connections.get_mut(&id) {
             Some(connection) => connection.leave_backlog(),
             None => self.resolutions.leave_backlog(id),
@@ -176,6 +177,7 @@ impl<I: Ids> Manager<I> {
     /// # Errors
     /// [`CallError`] when there is no request to accept.
     pub fn accept(&mut self, now: Time, id: CommId, accept: &Accept) -> Result<(), CallError> {
+        self.now = now;
         self.call(id, |connection, out| connection.accept(now, accept, out))
     }
 
@@ -279,6 +281,7 @@ impl<I: Ids> Manager<I> {
     /// # Errors
     /// [`CallError::Unknown`] when there is no such request.
     pub fn answer(&mut self, now: Time, id: CommId, answer: &SidrAnswer) -> Result<(), CallError> {
+        self.now = now;
         if let Some(listener) = self.resolutions.answer(now, id, answer, &mut self.out)? {
             self.release(listener);
         }
@@ -289,6 +292,7 @@ impl<I: Ids> Manager<I> {
     ///
     /// A connection ends as its state requires; a request is rejected.
     pub fn abandon(&mut self, now: Time, id: CommId) {
+        self.now = now;
         let transaction = self.ids.transaction();
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.abandon(now, transaction, &mut self.out);

@@ -54,7 +54,7 @@ fn requests_beyond_the_backlog_are_reported_in_their_order_when_it_has_room() {
     // Retransmissions of one that waits change nothing.
     pair.say(SERVER, &another(10));
     assert_eq!(pair.counters(SERVER).duplicates, 1);
-    pair.sides[SERVER].leave_backlog(first);
+    pair.sides[SERVER].leave_backlog(pair.now, first);
     let (second, n) = request(&mut pair);
     assert_eq!(n, 8);
     pair.assert_no_event();
@@ -68,7 +68,7 @@ fn requests_beyond_the_backlog_are_reported_in_their_order_when_it_has_room() {
 fn request_that_its_peer_gives_up_while_it_waits_is_not_reported() {
     let (mut pair, first) = full_backlog(2);
     pair.say(SERVER, &withdrawal(8));
-    pair.sides[SERVER].leave_backlog(first);
+    pair.sides[SERVER].leave_backlog(pair.now, first);
     assert_eq!(request(&mut pair).1, 9);
     pair.assert_no_event();
 }
@@ -78,8 +78,22 @@ fn request_whose_peer_is_silent_while_it_waits_is_not_reported() {
     let (mut pair, first) = full_backlog(2);
     pair.now = pair.now + Duration::from_secs(60);
     pair.say(SERVER, &another(9));
-    pair.sides[SERVER].leave_backlog(first);
+    pair.sides[SERVER].leave_backlog(pair.now, first);
     assert_eq!(request(&mut pair).1, 9);
+    pair.assert_no_event();
+}
+
+#[test]
+fn request_that_reuses_the_id_of_an_expired_one_replaces_it() {
+    let (mut pair, first) = full_backlog(1);
+    pair.now = pair.now + Duration::from_secs(60);
+    let Message::Req(mut req) = another(8) else {
+        unreachable!("another() returns a REQ")
+    };
+    req.qpn = Qpn::new(0x9000);
+    pair.say(SERVER, &Message::Req(req));
+    pair.sides[SERVER].leave_backlog(pair.now, first);
+    assert_eq!(request(&mut pair).1, 0x1000);
     pair.assert_no_event();
 }
 
@@ -92,7 +106,7 @@ fn requests_that_wait_are_dropped_with_their_listener() {
     }
     let id = manager.poll_event().unwrap().id();
     manager.close(listener);
-    manager.leave_backlog(id);
+    manager.leave_backlog(Time(0), id);
     assert!(manager.poll_event().is_none());
     while manager.poll_transmit().is_some() {}
     manager.handle_mad(Time(0), address(SERVER), &another(2).to_mad(1));
@@ -120,8 +134,8 @@ fn request_taken_up_by_the_program_releases_the_backlog() {
     for n in 0..100 {
         pair.say(SERVER, &another(n));
         let id = pair.requested();
-        pair.sides[SERVER].leave_backlog(id);
-        pair.sides[SERVER].leave_backlog(id);
+        pair.sides[SERVER].leave_backlog(pair.now, id);
+        pair.sides[SERVER].leave_backlog(pair.now, id);
     }
     assert_eq!(pair.counters(SERVER).awaiting_backlog, 0);
 }

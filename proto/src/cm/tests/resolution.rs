@@ -198,7 +198,7 @@ fn request_taken_up_by_the_program_releases_the_backlog() {
         resolve(&mut pair);
         pair.deliver();
         let question = asked(&mut pair);
-        pair.sides[SERVER].leave_backlog(question);
+        pair.sides[SERVER].leave_backlog(pair.now, question);
         if n % 2 == 0 {
             let now = pair.now;
             pair.sides[SERVER].abandon(now, question);

@@ -295,9 +295,12 @@ impl Window {
         self.update();
     }
 
-    /// Handles a timeout without an answer, with the packets before `sent_end` in flight.
-    pub(super) fn timed_out(&mut self, now: Time, sent_end: Psn) {
-        if !matches!(self.reduced, Some((Reduction::Timeout, _))) {
+    /// Handles a timeout without an answer, with the packets from `una` to before `sent_end` in
+    /// flight.
+    pub(super) fn timed_out(&mut self, now: Time, una: Psn, sent_end: Psn) {
+        let is_first = !matches!(self.reduced, Some((Reduction::Timeout, _)));
+        // All that was in flight at an earlier timeout has been acknowledged since.
+        if is_first || !una.before(self.recovery_point) {
             self.reduced = Some((Reduction::Timeout, self.controller.copy()));
         }
         self.controller.timed_out(now);
@@ -434,15 +437,27 @@ mod tests {
         for algorithm in Algorithm::ALL {
             let mut window = after(algorithm, 8, LONG, 1.0);
             let before = window.packets();
-            window.timed_out(Time(1 << 40), Psn::new(100));
-            window.timed_out(Time(1 << 41), Psn::new(100));
+            window.timed_out(Time(1 << 40), Psn::new(0), Psn::new(100));
+            window.timed_out(Time(1 << 41), Psn::new(0), Psn::new(100));
             assert_eq!(window.packets(), 1);
             window.timeout_was_spurious();
             assert_eq!(window.packets(), before);
-            window.timed_out(Time(1 << 42), Psn::new(200));
+            window.timed_out(Time(1 << 42), Psn::new(100), Psn::new(200));
             window.lost(Time(1 << 43), Psn::new(200), Psn::new(300));
             window.timeout_was_spurious();
             assert!(window.packets() < before);
+        }
+    }
+
+    #[test]
+    fn window_before_an_answered_timeout_is_not_restored() {
+        for algorithm in Algorithm::ALL {
+            let mut window = after(algorithm, 8, LONG, 1.0);
+            window.timed_out(Time(1 << 40), Psn::new(0), Psn::new(100));
+            let reduced = window.packets();
+            window.timed_out(Time(1 << 41), Psn::new(100), Psn::new(200));
+            window.timeout_was_spurious();
+            assert_eq!(window.packets(), reduced);
         }
     }
 
