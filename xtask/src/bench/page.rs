@@ -44,7 +44,10 @@ impl Spread {
     fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         Some(Spread {
-            median: *values.get(values.len() / 2)?,
+            median: f64::midpoint(
+                *values.get(values.len().checked_sub(1)? / 2)?,
+                *values.get(values.len() / 2)?,
+            ),
             least: *values.first()?,
             most: *values.last()?,
         })
