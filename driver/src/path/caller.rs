@@ -142,7 +142,7 @@ impl Waiter<'_> {
     /// Does the work of the network once. True when there was any.
     #[inline]
     pub(crate) fn drive(&self) -> bool {
-        self.engine.drive()
+        self.engine.drive_in_wait()
     }
 
     /// Reports that [`Waiter::sockets`] is not a valid descriptor any more.

@@ -24,7 +24,9 @@ use urxe_proto::wire::{Packet, ParseError};
 pub(super) enum Caller {
     /// A thread of the program that polls, and may answer the messages that it gets.
     Poll,
-    /// The progress thread, or a thread of the program in a blocking call.
+    /// A thread of the program in a blocking call, which may answer them as well.
+    Wait,
+    /// The progress thread, or a thread of the program in a call that is not about messages.
     Other,
 }
 
@@ -295,7 +297,7 @@ impl<'a> Delivery<'a> {
     /// in `to_answer`.
     fn answer(&mut self) {
         let Engine { waker, polling, .. } = self.engine;
-        let may_delay = self.caller == Caller::Poll && waker.handoff().leaves_packets_to_polls();
+        let may_delay = self.caller != Caller::Other && waker.handoff().bounds_delayed_acks();
         let empty_polls = may_delay.then(|| polling.empty_polls());
         let mut others = self.to_answer.iter();
         let mut next = self.current.take();

@@ -61,7 +61,7 @@ impl Engine {
         if let Some(network) = self.network.get() {
             network.deferred.add_ack(Arc::clone(qp));
         }
-        if !self.waker.handoff().leaves_packets_to_polls() {
+        if !self.waker.handoff().bounds_delayed_acks() {
             let effects = qp.send_delayed_ack(regions);
             self.apply(qp, effects);
         }
@@ -93,7 +93,7 @@ impl Engine {
     /// Sends the deferred sends only: the program has called again, and may still answer messages.
     /// The caller must hold no lock.
     #[inline]
-    pub(super) fn send_deferred(&self) {
+    pub(crate) fn send_deferred(&self) {
         if let Some(network) = self.network.get()
             && network.deferred.has_sends()
         {

@@ -5,9 +5,9 @@
 //!
 //! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.
 //! - ACKs are delayed only while the progress thread checks every few milliseconds
-//!   ([`Handoff::leaves_packets_to_polls`]); its check sends them.
+//!   ([`Handoff::bounds_delayed_acks`]); its check sends them.
 //!
-//! [`Handoff::leaves_packets_to_polls`]: super::handoff::Handoff::leaves_packets_to_polls
+//! [`Handoff::bounds_delayed_acks`]: super::handoff::Handoff::bounds_delayed_acks
 
 use super::limits::FLUSH_TIMEOUT;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};

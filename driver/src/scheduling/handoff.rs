@@ -158,6 +158,13 @@ impl Handoff {
         self.is(Mode::PollersReceive)
     }
 
+    /// Returns whether ACKs may be delayed: the progress thread sleeps for a bounded time, and sends
+    /// them after that. In the other modes it has sent them after it stored the mode.
+    pub(crate) fn bounds_delayed_acks(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is(Mode::PollersReceive) || self.is(Mode::WaitersReceive)
+    }
+
     /// Stores that the thread sleeps until `deadline` at most, and returns the time until which it
     /// may sleep. `next` returns the time of the next work; `deadline` is that time as read before,
     /// or earlier.
