@@ -61,19 +61,23 @@ impl Engine {
         })
     }
 
-    /// Models the driver's `Incoming::answer` and `Engine::delay_ack`.
+    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`.
     fn arrive(&self, at: usize) {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !self.handoff.bounds_delayed_acks() || !acks.delayed_ack.delays(NOW, 0) {
+        let may_delay = self.handoff.bounds_delayed_acks();
+        if !may_delay || !acks.delayed_ack.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
-        if !acks.delayed_ack.list() {
+        let is_listed = acks.delayed_ack.list();
+        // The driver adds to the engine's list after it has released the queue pair.
+        drop(acks);
+        if !is_listed {
             self.waiting.add_ack(Arc::clone(qp));
             if !self.handoff.bounds_delayed_acks() {
-                self.transmit(&mut acks);
+                self.send_delayed_ack(qp);
             }
         }
     }
