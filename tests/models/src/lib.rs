@@ -42,6 +42,7 @@ mod delayed_ack;
 #[allow(dead_code, reason = "the models do not resize or purge")]
 #[path = "../../../driver/src/queues/cq/entries.rs"]
 mod entries;
+#[allow(dead_code, reason = "the models do not post")]
 #[path = "../../../driver/src/scheduling/handoff.rs"]
 mod handoff;
 #[allow(
