@@ -61,7 +61,8 @@ impl Engine {
         })
     }
 
-    /// Models the driver's `Incoming::answer` and `Engine::delay_ack`, in a poll.
+    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`, in a
+    /// poll.
     fn arrive(&self, at: usize) {
         self.receive(at, false);
     }
@@ -70,14 +71,18 @@ impl Engine {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !self.handoff.may_delay_acks(is_waiter) || !acks.delayed_ack.delays(NOW, 0) {
+        let may_delay = self.handoff.may_delay_acks(is_waiter);
+        if !may_delay || !acks.delayed_ack.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
-        if !acks.delayed_ack.list() {
+        let is_listed = acks.delayed_ack.list();
+        // The driver adds to the engine's list after it has released the queue pair.
+        drop(acks);
+        if !is_listed {
             self.waiting.add_ack(Arc::clone(qp));
             if !self.handoff.may_delay_acks(is_waiter) {
-                self.transmit(&mut acks);
+                self.send_delayed_ack(qp);
             }
         }
     }

@@ -29,6 +29,11 @@ models! {
         deferred_sends_are_flushed_at_the_timeout,
         deferred_sends_are_flushed_while_another_thread_polls,
     }
+    locks {
+        each_waiting_thread_gets_the_lock,
+        woken_thread_gets_the_lock_after_another,
+        attempt_to_lock_excludes_others,
+    }
     operations {
         each_operation_completes,
         dropped_operation_leaves_the_other_to_complete,
