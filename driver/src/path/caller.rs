@@ -145,6 +145,12 @@ impl Waiter<'_> {
         self.engine.drive_in_wait()
     }
 
+    /// Sends the ACKs that this thread has delayed, before it sleeps: the messages were not for it.
+    #[inline]
+    pub(crate) fn send_delayed_acks(&self) {
+        self.engine.send_delayed_acks();
+    }
+
     /// Reports that [`Waiter::sockets`] is not a valid descriptor any more.
     pub(crate) fn lost_sockets(&self) {
         self.engine.loss.report();

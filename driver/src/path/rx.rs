@@ -297,7 +297,8 @@ impl<'a> Delivery<'a> {
     /// in `to_answer`.
     fn answer(&mut self) {
         let Engine { waker, polling, .. } = self.engine;
-        let may_delay = self.caller != Caller::Other && waker.handoff().bounds_delayed_acks();
+        let is_waiter = self.caller == Caller::Wait;
+        let may_delay = self.caller != Caller::Other && waker.handoff().may_delay_acks(is_waiter);
         let empty_polls = may_delay.then(|| polling.empty_polls());
         let mut others = self.to_answer.iter();
         let mut next = self.current.take();
@@ -309,7 +310,7 @@ impl<'a> Delivery<'a> {
                     let delays_ack = effects.delayed_ack;
                     self.engine.apply(qp, effects);
                     if delays_ack {
-                        self.engine.delay_ack(qp, self.regions);
+                        self.engine.delay_ack(qp, is_waiter, self.regions);
                     }
                 }
             }

@@ -61,12 +61,17 @@ impl Engine {
         })
     }
 
-    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`.
+    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`, in a
+    /// poll.
     fn arrive(&self, at: usize) {
+        self.receive(at, false);
+    }
+
+    fn receive(&self, at: usize, is_waiter: bool) {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        let may_delay = self.handoff.bounds_delayed_acks();
+        let may_delay = self.handoff.may_delay_acks(is_waiter);
         if !may_delay || !acks.delayed_ack.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
@@ -76,7 +81,7 @@ impl Engine {
         drop(acks);
         if !is_listed {
             self.waiting.add_ack(Arc::clone(qp));
-            if !self.handoff.bounds_delayed_acks() {
+            if !self.handoff.may_delay_acks(is_waiter) {
                 self.send_delayed_ack(qp);
             }
         }
@@ -102,11 +107,16 @@ impl Engine {
         acks.acknowledged = acks.arrived;
     }
 
-    /// Models a wait of the application that a message ends. Like the driver's `Waiter`, it wakes
-    /// the progress thread if that is parked.
-    fn wait(&self, at: usize) {
+    /// Models a wait of the application that the last of `messages` messages ends. Like the
+    /// driver's `Waiter`, the thread wakes the progress thread if that is parked.
+    fn wait(&self, at: usize, messages: u32) {
         self.handoff.enter();
-        self.arrive(at);
+        for message in 0..messages {
+            if message > 0 {
+                self.poll();
+            }
+            self.receive(at, true);
+        }
         if self.handoff.leave(false) {
             self.wake.write();
         }
@@ -133,7 +143,7 @@ impl Engine {
         let mut returns = 0;
         loop {
             let mode = self.handoff.choose(false, false, 0, &mut returns);
-            if !self.handoff.bounds_delayed_acks() {
+            if !self.handoff.may_delay_acks(false) {
                 self.poll();
             }
             match mode {
@@ -209,10 +219,21 @@ pub fn acks_delayed_in_waits_are_sent() {
     check(3, || {
         let engine = Engine::new(2);
         let program = thread(&engine, |engine| {
-            engine.wait(0);
+            engine.wait(0, 1);
             engine.respond();
-            engine.wait(0);
+            engine.wait(0, 1);
         });
+        engine.run_progress_thread_beside_waits();
+        join(program);
+        engine.assert_all_are_acknowledged();
+    });
+}
+
+/// A thread receives two messages in one wait, and responds to none.
+pub fn acks_delayed_in_one_wait_are_sent() {
+    check(3, || {
+        let engine = Engine::new(2);
+        let program = thread(&engine, |engine| engine.wait(0, 2));
         engine.run_progress_thread_beside_waits();
         join(program);
         engine.assert_all_are_acknowledged();

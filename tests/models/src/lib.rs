@@ -47,6 +47,7 @@ mod entries;
 #[allow(dead_code, reason = "only the driver's tests read the state")]
 #[path = "../../../driver/src/futex_lock.rs"]
 mod futex_lock;
+#[allow(dead_code, reason = "the models do not post")]
 #[path = "../../../driver/src/scheduling/handoff.rs"]
 mod handoff;
 #[allow(

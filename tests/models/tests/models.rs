@@ -19,6 +19,7 @@ models! {
         thread_wakes_at_the_earliest_deadline,
     }
     acknowledgements {
+        acks_delayed_in_one_wait_are_sent,
         acks_delayed_in_waits_are_sent,
         delayed_acks_are_sent_without_a_response,
         delayed_acks_of_two_queue_pairs_are_all_sent,
