@@ -153,6 +153,42 @@
 //!     let _ = qp.post_send(request);
 //! }
 //! ```
+//! Using a buffer while a future has it:
+//! ```compile_fail,E0382
+//! async fn reuse(qp: &urxe::QueuePair, mut buffer: urxe::LocalBuffer) {
+//!     let sending = qp.send(buffer);
+//!     buffer[0] = 1;
+//!     let _ = sending.await;
+//! }
+//! ```
+//! Resetting or dropping a queue pair while a future uses it:
+//! ```compile_fail,E0505
+//! async fn reset(qp: urxe::QueuePair, buffer: urxe::LocalBuffer) {
+//!     let sending = qp.send(buffer);
+//!     let _prepared = qp.reset();
+//!     let _ = sending.await;
+//! }
+//! ```
+//! A task with a borrowed queue pair, which may end before the task:
+//! ```compile_fail,E0521
+//! fn spawn(qp: &urxe::QueuePair, buffer: urxe::LocalBuffer) {
+//!     tokio::spawn(async move {
+//!         let _ = qp.send(buffer).await;
+//!     });
+//! }
+//! ```
+//! A reactor that threads may not share:
+//! ```compile_fail,E0277
+//! use urxe::reactor::{Readiness, Reactor};
+//!
+//! #[derive(Debug)]
+//! struct OfOneThread(std::rc::Rc<()>);
+//! impl Reactor for OfOneThread {
+//!     fn watch(&self, _: std::os::fd::OwnedFd) -> std::io::Result<Box<dyn Readiness>> {
+//!         unimplemented!()
+//!     }
+//! }
+//! ```
 //! Posting one work request twice:
 //! ```compile_fail,E0382
 //! fn twice(qp: &urxe::QueuePair, request: urxe::ReceiveRequest) {

@@ -232,9 +232,10 @@ mod async_io_reactor {
     /// # use urxe::prelude::*;
     /// use urxe::reactor::AsyncIo;
     ///
-    /// # async_io::block_on(async {
+    /// // A runtime of tokio whose own reactor is not enabled.
+    /// let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(async {
     /// let (a, b) = urxe::testing::pair()?;
-    /// // In a task of tokio, this selects async-io nevertheless.
     /// b.cq().use_reactor(AsyncIo);
     /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
     /// a.post_send(SendRequest::send(b"hello"))?;

@@ -25,9 +25,13 @@
 //! # Repeating a run
 //! The seed alone determines the faults of the n-th packet that a queue pair sends. But packets are
 //! sent over sockets in real time, and the order of retransmissions, acknowledgements and other
-//! packets depends on it. So two runs with one seed are similar, not identical. A test waits for
-//! the timeouts that its faults cause; [`ConnectOptions::timeout`](crate::ConnectOptions::timeout)
-//! shortens them.
+//! packets depends on it. So two runs with one seed are similar, not identical.
+//!
+//! # Short timeouts
+//! A test waits in real time for the timeouts that it causes. With the defaults, a request to a
+//! peer that does not respond fails after 7 retries, and one to a peer that has no receive is
+//! retried without limit. [`pair_with`] and [`Faults::pair_with`] take [`ConnectOptions`] with
+//! shorter timers and fewer retries.
 #![forbid(unsafe_code)]
 
 use crate::{
@@ -60,7 +64,30 @@ const LOOPBACK: &str = "urxe_lo";
 /// # Errors
 /// That of the first call that fails; for instance, UDP port 4791 is in use.
 pub fn pair() -> Result<(Peer, Peer)> {
-    connected(|a, b| connect(a, b, &ConnectOptions::default()))
+    pair_with(&ConnectOptions::default())
+}
+
+/// Returns two connected queue pairs of this process like [`pair`], with the program's options.
+///
+/// ```
+/// use urxe::prelude::*;
+/// use urxe::testing;
+///
+/// # fn main() -> urxe::Result<()> {
+/// // The peer has no receive. The request is retried once, and then fails.
+/// let options = ConnectOptions::default().rnr_retry(1).min_rnr_timer(1);
+/// let (a, _b) = testing::pair_with(&options)?;
+/// a.post_send(SendRequest::send(b"unexpected"))?;
+/// let error = a.cq().wait()?.result.unwrap_err();
+/// assert_eq!(error.status, WcStatus::RnrRetryExcErr);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`pair`], and those of [`PreparedQueuePair::connect`].
+pub fn pair_with(options: &ConnectOptions) -> Result<(Peer, Peer)> {
+    connected(|a, b| connect(a, b, options))
 }
 
 /// A connected queue pair with a context, a protection domain and a completion queue of its own.
@@ -194,12 +221,9 @@ impl Faults {
     /// use urxe::testing::Faults;
     ///
     /// let options = ConnectOptions::default().timeout(1).retry_cnt(1);
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let qp = || pd.queue_pair(&cq, &cq).build();
-    /// let (a, _b) = Faults::seeded(1).loss(1.0).connect(qp()?, qp()?, &options)?;
+    /// let (a, _b) = Faults::seeded(1).loss(1.0).pair_with(&options)?;
     /// a.post_send(SendRequest::send(b"lost"))?;
-    /// assert_eq!(cq.wait()?.result.unwrap_err().status, WcStatus::RetryExcErr);
+    /// assert_eq!(a.cq().wait()?.result.unwrap_err().status, WcStatus::RetryExcErr);
     /// # Ok::<(), urxe::Error>(())
     /// ```
     ///
@@ -344,27 +368,44 @@ impl Faults {
     /// # Errors
     /// That of the first call that fails; for instance, UDP port 4791 is in use.
     pub fn pair(self) -> Result<(Peer, Peer)> {
-        connected(|a, b| self.connect(a, b, &ConnectOptions::default()))
+        self.pair_with(&ConnectOptions::default())
+    }
+
+    /// Returns two connected queue pairs like [`Faults::pair`], with the program's options.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// use urxe::testing::Faults;
+    ///
+    /// // No packet arrives. A short timeout and one retry end the request soon.
+    /// let options = ConnectOptions::default().timeout(1).retry_cnt(1);
+    /// let (a, _b) = Faults::seeded(1).loss(1.0).pair_with(&options)?;
+    /// a.post_send(SendRequest::send(b"lost"))?;
+    /// assert_eq!(a.cq().wait()?.result.unwrap_err().status, WcStatus::RetryExcErr);
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`pair_with`].
+    pub fn pair_with(self, options: &ConnectOptions) -> Result<(Peer, Peer)> {
+        connected(|a, b| self.connect(a, b, options))
     }
 
     /// Connects two queue pairs of the program, with these faults between them.
     ///
     /// ```
+    /// # use urxe::prelude::*;
     /// use urxe::testing::Faults;
-    /// use urxe::{ConnectOptions, SendRequest, WcStatus};
     ///
-    /// # fn main() -> urxe::Result<()> {
+    /// // Queue pairs with a common completion queue, which `pair` does not make:
     /// let context = urxe::device("urxe_lo")?.open()?;
     /// let (pd, cq) = (context.pd(), context.completion_queue()?);
     /// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
-    /// // No packet arrives. A short timeout and one retry end the request soon.
-    /// let options = ConnectOptions::default().timeout(1).retry_cnt(1);
-    /// let (a, _b) = Faults::seeded(1).loss(1.0).connect(a, b, &options)?;
-    /// a.post_send(SendRequest::send(b"lost"))?;
-    /// let error = cq.wait()?.result.unwrap_err();
-    /// assert_eq!(error.status, WcStatus::RetryExcErr);
-    /// # Ok(())
-    /// # }
+    /// let (a, b) = Faults::seeded(1).loss(0.1).connect(a, b, &ConnectOptions::default())?;
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(cq.wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
     /// ```
     ///
     /// # Errors

@@ -494,11 +494,16 @@ impl<'a> SendRequest<'a> {
     ///
     /// ```
     /// # use urxe::prelude::*;
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    ///
     /// let (a, b) = urxe::testing::pair()?;
     /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
     /// b.cq().arm_solicited();
     /// a.post_send(SendRequest::send(b"urgent").solicited())?;
-    /// assert_eq!(b.cq().wait()?.data()?, b"urgent");
+    /// // Sleeps until the notification, which the message causes because it is solicited.
+    /// poll(&mut [PollFd::new(b.cq(), PollFlags::IN)], None).map_err(std::io::Error::from)?;
+    /// assert!(b.cq().clear()?);
+    /// assert_eq!(b.cq().poll().expect("it has arrived").data()?, b"urgent");
     /// # Ok::<(), urxe::Error>(())
     /// ```
     #[inline]

@@ -187,7 +187,6 @@ impl Listener {
     /// future during the handshake rejects the connection.
     ///
     /// ```
-    /// # #[cfg(feature = "async-io")]
     /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
     /// use urxe::prelude::*;
     ///
@@ -198,8 +197,6 @@ impl Listener {
     /// assert_eq!(server.peer_addr(), client.join().unwrap()?.local_addr());
     /// # Ok(())
     /// # })}
-    /// # #[cfg(not(feature = "async-io"))]
-    /// # fn main() {}
     /// ```
     ///
     /// # Errors

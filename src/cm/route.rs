@@ -190,7 +190,6 @@ impl Route {
 /// A host name is resolved by a blocking call of the system's resolver; an IP address needs none.
 ///
 /// ```
-/// # #[cfg(feature = "async-io")]
 /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
 /// use urxe::cm::Listener;
 ///
@@ -201,8 +200,6 @@ impl Route {
 /// assert_eq!(client.local_addr(), server.join().unwrap()?.peer_addr());
 /// # Ok(())
 /// # })}
-/// # #[cfg(not(feature = "async-io"))]
-/// # fn main() {}
 /// ```
 ///
 /// # Errors

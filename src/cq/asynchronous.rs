@@ -14,25 +14,14 @@ impl CompletionQueue {
     /// there is one.
     ///
     /// ```
-    /// # #[cfg(feature = "async-io")]
-    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
-    /// use urxe::prelude::*;
-    ///
-    /// let context = urxe::device("urxe_lo")?.open()?;
-    /// let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
-    /// let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
-    /// let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
-    /// let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
-    ///
-    /// let memory = pd.register(64, RemoteAccess::empty())?;
-    /// b.post_receive(ReceiveRequest::into(memory.slice(..)?).id(1))?;
-    /// a.post_send(SendRequest::send(b"hello").unsignaled())?;
-    /// assert_eq!(cq.next().await?.data()?, b"hello");
-    /// # Ok(())
-    /// # })}
-    /// # #[cfg(not(feature = "async-io"))]
-    /// # fn main() {}
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.cq().next().await?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
     /// ```
     ///
     /// # Errors

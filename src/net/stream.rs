@@ -24,7 +24,6 @@ use urxe_rsockets::watch::Wake;
 /// before: await the shutdown in a task that sends the last data.
 ///
 /// ```
-/// # #[cfg(feature = "tokio")]
 /// # fn main() -> std::io::Result<()> {
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
@@ -42,8 +41,6 @@ use urxe_rsockets::watch::Wake;
 /// assert_eq!(received, "hello");
 /// # Ok(())
 /// # })}
-/// # #[cfg(not(feature = "tokio"))]
-/// # fn main() {}
 /// ```
 #[derive(Debug)]
 pub struct RdmaStream(Arc<Inner>);

@@ -383,32 +383,16 @@ impl QueuePair {
     /// acknowledged it.
     ///
     /// ```
-    /// # #[cfg(feature = "async-io")]
-    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
-    /// use urxe::prelude::*;
-    ///
-    /// let listener = Listener::bind("127.0.0.1:0")?;
-    /// let address = listener.local_addr();
-    /// let client = std::thread::spawn(move || -> urxe::Result<()> {
-    ///     async_io::block_on(async {
-    ///         let connection = urxe::connect(address).await?;
-    ///         let qp = connection.queue_pair();
-    ///         let message = qp.pd().buffer_from(b"hello".to_vec())?;
-    ///         let (sent, _message) = qp.send(message).await;
-    ///         sent?;
-    ///         Ok(())
-    ///     })
-    /// });
-    /// let connection = listener.accept().await?;
-    /// let qp = connection.queue_pair();
-    /// let (received, message) = qp.receive(qp.pd().buffer(64)?).await;
+    /// # use urxe::prelude::*;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let (outbox, inbox) = (a.pd().buffer_from(b"hello".to_vec())?, b.pd().buffer(64)?);
+    /// let ((sent, _outbox), (received, inbox)) = tokio::join!(a.send(outbox), b.receive(inbox));
+    /// sent?;
     /// received?;
-    /// assert_eq!(*message, *b"hello");
-    /// client.join().unwrap()?;
-    /// # Ok(())
-    /// # })}
-    /// # #[cfg(not(feature = "async-io"))]
-    /// # fn main() {}
+    /// assert_eq!(*inbox, *b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
     /// ```
     ///
     /// # Errors
@@ -463,25 +447,17 @@ impl QueuePair {
     /// `result`.
     ///
     /// ```
-    /// # #[cfg(feature = "async-io")]
-    /// # fn main() -> urxe::Result<()> { async_io::block_on(async {
     /// # use urxe::prelude::*;
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// # let (a, b) = (pd.queue_pair(&cq, &cq).build()?, pd.queue_pair(&cq, &cq).build()?);
-    /// # let (endpoint_a, endpoint_b) = (a.endpoint(), b.endpoint());
-    /// # let a = a.connect(&endpoint_b, &ConnectOptions::default())?;
-    /// # let b = b.connect(&endpoint_a, &ConnectOptions::default())?;
-    /// let counter = pd.register(8, RemoteAccess::ATOMIC)?;
+    /// # async_io::block_on(async {
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let counter = b.pd().register(8, RemoteAccess::ATOMIC)?;
     /// let word = counter.remote().word(0)?;
-    /// let result = pd.register(8, RemoteAccess::empty())?.word(0)?;
+    /// let result = a.pd().register(8, RemoteAccess::empty())?.word(0)?;
     /// assert_eq!(a.fetch_add(&result, word, 5).await?, 0);
     /// assert_eq!(a.compare_swap(&result, word, 5, 9).await?, 5);
     /// assert_eq!(a.fetch_add(&result, word, 0).await?, 9);
-    /// # Ok(())
-    /// # })}
-    /// # #[cfg(not(feature = "async-io"))]
-    /// # fn main() {}
+    /// # Ok::<(), urxe::Error>(())
+    /// # }).unwrap();
     /// ```
     ///
     /// # Errors

@@ -190,8 +190,13 @@ impl<'a> Reader<'a> {
         if !implementation["blanket_impl"].is_null() {
             return Ok(());
         }
+        let written = self.written(item);
         let of = &implementation["trait"];
         if of.is_null() {
+            // The methods are recorded one by one; the bounds that they share are here.
+            if let Some(written) = written.filter(|written| signature::has_bounds(written)) {
+                self.api.lines.insert(format!("{owner}: {written}"));
+            }
             for item in self.all(&implementation["items"]) {
                 if let Some((kind, _)) = inner(item).filter(|_| is_public(item)) {
                     let path = format!("{owner}::{}", item["name"].as_str().unwrap_or_default());
@@ -211,11 +216,30 @@ impl<'a> Reader<'a> {
         } else {
             ""
         };
-        let arguments = signature::arguments(&of["args"]);
-        let of = signature::of_type(&implementation["for"]);
-        let line = format!("{owner}: impl {not}{name}{arguments} for {of}");
-        self.api.lines.insert(line);
+        let Some(written) = written else {
+            let arguments = signature::arguments(&of["args"]);
+            let of = signature::of_type(&implementation["for"]);
+            let line = format!("{owner}: impl {not}{name}{arguments} for {of}");
+            self.api.lines.insert(line);
+            return Ok(());
+        };
+        for item in self.all(&implementation["items"]) {
+            if let Some(("assoc_type", _)) = inner(item) {
+                let text = signature::declaration(self.source(item)?, "assoc_type");
+                self.api.lines.insert(format!("{owner}: {written}: {text}"));
+            }
+        }
+        self.api.lines.insert(format!("{owner}: {written}"));
         Ok(())
+    }
+
+    /// Returns the text of an implementation in the source, with its bounds; `None` if the compiler
+    /// or a macro makes it.
+    fn written(&mut self, item: &Value) -> Option<String> {
+        let source = self.source(item).ok()?;
+        let text = signature::declaration(source, "impl");
+        let is_written = text.starts_with("impl ") || text.starts_with("impl<");
+        is_written.then_some(text)
     }
 
     fn add(&mut self, item: &Value, path: &str, owner: Option<&str>, is_foreign: bool) {

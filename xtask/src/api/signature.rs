@@ -34,7 +34,7 @@ pub(super) fn declaration(source: &str, kind: &str) -> String {
     if let Some((name, _)) = code.split_once("! {") {
         return format!("{name}!");
     }
-    let has_body = matches!(kind, "function" | "struct" | "enum" | "trait");
+    let has_body = matches!(kind, "function" | "struct" | "enum" | "trait" | "impl");
     let declaration = match has_body {
         true => code.split('{').next().unwrap_or_default(),
         false => &code,
@@ -51,6 +51,12 @@ pub(super) fn declaration(source: &str, kind: &str) -> String {
         .replace(", )", ")")
         .replace(",)", ")");
     one_line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns whether the declaration of an implementation restricts its type parameters.
+pub(super) fn has_bounds(implementation: &str) -> bool {
+    // The colons of a path come in pairs.
+    implementation.replace("::", "").contains(':')
 }
 
 /// Returns the text of a type of rustdoc's JSON; `_` for kinds that no implementation here has.
@@ -147,6 +153,16 @@ mod tests {
         assert_eq!(declaration("pub len: u64", "field"), "pub len: u64");
         let source = "bitflags! {\n    pub struct Flags: u32 {\n    }\n}";
         assert_eq!(declaration(source, "struct"), "bitflags!");
+    }
+
+    #[test]
+    fn the_declaration_of_an_implementation_has_its_bounds() {
+        let source = "impl<'a, B> Future\n    for Transfer<'a, B>\nwhere\n    B: Buffer,\n{\n    fn f() {}\n}";
+        let declared = "impl<'a, B> Future for Transfer<'a, B> where B: Buffer,";
+        assert_eq!(declaration(source, "impl"), declared);
+        assert!(has_bounds(declared));
+        assert!(has_bounds("impl<B: Buffer> Transfer<B>"));
+        assert!(!has_bounds("impl<'a> fmt::Display for Error<'a>"));
     }
 
     #[test]
