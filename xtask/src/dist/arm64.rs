@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::AWAIT_SERVER;
+use super::await_server::AWAIT_SERVER;
 use crate::packages;
 use crate::release::succeed;
 

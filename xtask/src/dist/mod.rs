@@ -4,6 +4,7 @@
 //! target, not on the time, the user or the directory of the source tree.
 
 mod arm64;
+mod await_server;
 mod build;
 mod components;
 mod debian;
@@ -32,20 +33,6 @@ use split::{Needs, PACKAGES};
 
 /// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "dist";
-
-/// A shell function that waits until a server listens at TCP port 18515, the default of rdma-core's
-/// examples and of this repository's examples in C. For `sh -e`, which the function ends after a
-/// minute.
-const AWAIT_SERVER: &str = r#"
-await_server() {
-    tries=0
-    until cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 [0-9A-F:]* 0A '; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 600 ]
-        sleep 0.1
-    done
-}
-"#;
 
 #[derive(clap::Args)]
 pub(crate) struct DistOptions {

@@ -241,6 +241,7 @@ need the options\nof the client.",
         runs: &[
             fi_pingpong!("verbs, connections", "-p verbs -e msg -I 20 -S all -c"),
             fi_pingpong!("verbs;ofi_rxm", "-p 'verbs;ofi_rxm' -e rdm -I 20 -S all -c"),
+            fi_pingpong!("verbs;ofi_rxd", "-p 'verbs;ofi_rxd' -e rdm -I 20 -S all -c"),
         ],
         needs: "",
     },
@@ -506,9 +507,13 @@ nothing is wrong, but\nnothing goes over RDMA.",
         packages: &["fio"],
         prepare: "",
         version: version_of!("fio"),
-        runs: &[fio!("write", "write"), fio!("read", "read")],
-        needs: "`verb=send` is not run: fio sets no RNR retries, and waits forever if a message arrives \
-before\nits receive.",
+        runs: &[
+            fio!("write", "write"),
+            fio!("read", "read"),
+            fio!("send", "send"),
+        ],
+        needs: "fio sets no RNR retries: with `verb=send` it waits forever if a message arrives before its \
+receive. The\nserver therefore has an `iodepth` of 4 times the client's.",
     },
     Program {
         name: "qperf",
@@ -706,6 +711,32 @@ by name.",
 replaces. It\nneeds no GPU for main memory.",
     },
     Program {
+        name: "ibverbs-python",
+        title: "ibverbs (Python package)",
+        packages: &["python3-venv"],
+        prepare: "[ ! -d venv ] || exit 0\n\
+                  python3 -m venv venv.new\n\
+                  venv.new/bin/pip install --quiet ibverbs==2026.10.22\n\
+                  mv venv.new venv",
+        version: "echo 2026.10.22",
+        runs: &[Run {
+            name: "write 64 KiB",
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- venv/bin/python $WORKSPACE/tests/ecosystem/ibverbs_python.py \
+                          {server} memory",
+                ready: Ready::Output("ready"),
+                stays: false,
+            }),
+            client: "urxe run -- venv/bin/python $WORKSPACE/tests/ecosystem/ibverbs_python.py \
+                     $(hostname -I | cut -d ' ' -f 1) --peer memory",
+            expected: "ibverbs: correct",
+            limit: 60,
+            known: None,
+        }],
+        needs: "",
+    },
+    Program {
         name: "rsockets",
         title: "Socket programs over librspreload.so",
         packages: &["redis-server", "iperf3", "nginx-light", "curl"],
@@ -718,14 +749,15 @@ replaces. It\nneeds no GPU for main memory.",
                   fastcgi_temp_path $PWD/3; uwsgi_temp_path $PWD/4; scgi_temp_path $PWD/5;\n\
                   server { listen 8080; root $PWD/www; } }\n\
                   EOF",
-        version: version_of!("redis-server iperf3 nginx-light curl"),
+        version: "dpkg-query --show --showformat '${Package} ${Version} ' \
+                  redis-server iperf3 nginx-light curl",
         runs: &[
             Run {
                 name: "redis-server and redis-benchmark",
                 places: BOTH,
                 server: Some(Server {
                     command: "urxe run --rsockets -- redis-server --port 6379 --save '' \
-                              --bind {server}",
+                              --protected-mode no --bind {server}",
                     ready: Ready::Output("Ready to accept connections"),
                     stays: true,
                 }),
@@ -739,7 +771,7 @@ replaces. It\nneeds no GPU for main memory.",
                 places: BOTH,
                 server: Some(Server {
                     command: "urxe run --rsockets -- iperf3 --server --one-off --bind {server}",
-                    ready: Ready::Output("Server listening"),
+                    ready: Ready::Seconds(3),
                     stays: false,
                 }),
                 client: "urxe run --rsockets -- iperf3 --client {server} --time 1",
