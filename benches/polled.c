@@ -1,10 +1,13 @@
-/* polled empty|send|receive COUNT PORT [SERVER]: COUNT operations over a reliable connection, one at a time, each
- * completed by polling. "cargo xtask bench --instructions" counts the instructions of the client inside the functions
+/* polled empty|send|receive|events COUNT PORT [SERVER]: COUNT operations over a reliable connection, one at a time,
+ * each completed by polling, except for "events". "cargo xtask bench --instructions" counts the instructions of the client inside the functions
  * whose names begin with "measured".
  *
  * empty:    the client polls an empty completion queue.
  * send:     the client sends a message of 64 bytes.
  * receive:  the server does.
+ * events:   the client sends a message and the server answers; both wait for an event before each completion. An
+ *           answer acknowledges its message in a packet of its own: the library delays an acknowledgement only for
+ *           programs that answer before they poll in vain, and these poll before each send.
  *
  * A TCP connection keeps the two in step, so that the number of polls depends little on timing. Usually one poll
  * of each send and receive finds nothing: the one that sends what the library has deferred. The client prints the
@@ -108,12 +111,38 @@ static __attribute__((noinline)) int measured_poll(struct ibv_cq *queue, struct 
 	return ibv_poll_cq(queue, 1, completion);
 }
 
-static void prepare(struct rdma_cm_id *id)
+static void prepare(struct rdma_cm_id *id, int events)
 {
 	region = rdma_reg_msgs(id, buffer, SIZE);
 	check(region != NULL, "rdma_reg_msgs");
 	for (int i = 0; i < DEPTH; i++)
 		check(!rdma_post_recv(id, NULL, buffer, SIZE, region), "rdma_post_recv");
+	if (events) {
+		check(!ibv_req_notify_cq(id->send_cq, 0), "ibv_req_notify_cq");
+		check(!ibv_req_notify_cq(id->recv_cq, 0), "ibv_req_notify_cq");
+	}
+}
+
+/* Waits for the event of a queue, requests the next one, and takes the completion. */
+static __attribute__((noinline)) void measured_wait(struct ibv_comp_channel *channel)
+{
+	struct ibv_wc completion;
+	struct ibv_cq *queue;
+	void *context;
+
+	check(!ibv_get_cq_event(channel, &queue, &context), "ibv_get_cq_event");
+	ibv_ack_cq_events(queue, 1);
+	check(!ibv_req_notify_cq(queue, 0), "ibv_req_notify_cq");
+	check(ibv_poll_cq(queue, 1, &completion) == 1 && completion.status == IBV_WC_SUCCESS, "completion");
+}
+
+/* Polls an empty queue. A poll right after a completion receives nothing, and does not count. */
+static void poll_in_vain(struct ibv_cq *queue)
+{
+	struct ibv_wc completion;
+
+	for (int polls = 0; polls < 2; polls++)
+		check(!ibv_poll_cq(queue, 1, &completion), "ibv_poll_cq");
 }
 
 /* Polls once. Returns the number of completions, and counts the polls that find none. */
@@ -140,6 +169,13 @@ static void serve(struct rdma_cm_id *id, int control, const char *mode, long cou
 			/* Sends the acknowledgement. */
 			poll_once(id->recv_cq);
 			notify(control);
+		} else if (!strcmp(mode, "events")) {
+			measured_wait(id->recv_cq_channel);
+			measured_receive(id);
+			poll_in_vain(id->recv_cq);
+			await(control);
+			measured_send(id);
+			measured_wait(id->send_cq_channel);
 		} else if (!strcmp(mode, "receive")) {
 			await(control);
 			measured_send(id);
@@ -156,6 +192,7 @@ static void serve(struct rdma_cm_id *id, int control, const char *mode, long cou
 
 static void use(struct rdma_cm_id *id, int control, const char *mode, long count)
 {
+	int polls_all_the_time = !strcmp(mode, "send") || !strcmp(mode, "receive");
 	struct ibv_wc completion;
 	int done;
 
@@ -173,14 +210,21 @@ static void use(struct rdma_cm_id *id, int control, const char *mode, long count
 				;
 			measured_receive(id);
 			poll_once(id->recv_cq);
+		} else if (!strcmp(mode, "events")) {
+			measured_send(id);
+			measured_wait(id->send_cq_channel);
+			notify(control);
+			measured_wait(id->recv_cq_channel);
+			measured_receive(id);
+			poll_in_vain(id->recv_cq);
 		} else {
 			poll_once(id->send_cq);
 		}
-		for (int polls = 0; polls < MORE_POLLS && *mode != 'e'; polls++)
+		for (int polls = 0; polls < MORE_POLLS && polls_all_the_time; polls++)
 			check(ibv_poll_cq(id->send_cq, 1, &completion) == 0, "ibv_poll_cq");
 	}
 	notify(control);
-	printf("empty %lu\n", *mode == 'e' ? 0 : empty_polls);
+	printf("empty %lu\n", polls_all_the_time ? empty_polls : 0);
 }
 
 int main(int argc, char **argv)
@@ -191,14 +235,14 @@ int main(int argc, char **argv)
 	int control;
 
 	if (argc < 4) {
-		fprintf(stderr, "usage: polled empty|send|receive COUNT PORT [SERVER]\n");
+		fprintf(stderr, "usage: polled empty|send|receive|events COUNT PORT [SERVER]\n");
 		return 2;
 	}
 	count = atol(argv[2]);
 	if (server) {
 		control = control_socket(server, atoi(argv[3]));
 		id = endpoint(server, argv[3]);
-		prepare(id);
+		prepare(id, !strcmp(argv[1], "events"));
 		check(!rdma_connect(id, NULL), "rdma_connect");
 		use(id, control, argv[1], count);
 	} else {
@@ -206,7 +250,7 @@ int main(int argc, char **argv)
 		check(!rdma_listen(listener, 1), "rdma_listen");
 		control = control_socket(NULL, atoi(argv[3]));
 		check(!rdma_get_request(listener, &id), "rdma_get_request");
-		prepare(id);
+		prepare(id, !strcmp(argv[1], "events"));
 		check(!rdma_accept(id, NULL), "rdma_accept");
 		serve(id, control, argv[1], count);
 	}

@@ -206,8 +206,6 @@ pub struct ConnectOptions {
     pub max_rd_atomic: u8,
     /// The IPv4 type of service or IPv6 traffic class. (Default 0.)
     pub traffic_class: u8,
-    /// The time to live or hop limit; 0 for the system's default. (Default 0.)
-    pub hop_limit: u8,
     /// The flow label, 20 bits, which also selects the UDP source port; 0 derives one from the
     /// queue pair. (Default 0.)
     pub flow_label: u32,
@@ -284,17 +282,6 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets [`ConnectOptions::hop_limit`](#structfield.hop_limit).
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// assert_eq!(ConnectOptions::default().hop_limit(64).hop_limit, 64);
-    /// ```
-    pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
-        self.hop_limit = hop_limit;
-        self
-    }
-
     /// Sets [`ConnectOptions::flow_label`](#structfield.flow_label).
     ///
     /// ```
@@ -316,7 +303,6 @@ impl Default for ConnectOptions {
             min_rnr_timer: 12,
             max_rd_atomic: 16,
             traffic_class: 0,
-            hop_limit: 0,
             flow_label: 0,
         }
     }

@@ -228,6 +228,50 @@ fn demo_verifies_each_operation() {
 }
 
 #[test]
+fn demo_and_devices_are_printed_as_json() {
+    let json = |words: &[&str]| -> serde_json::Value {
+        let mut command = urxe(words);
+        command.env("URXE_DEVICES", "lo");
+        let output = output(command);
+        assert!(output.status.success(), "{output:?}");
+        let text = stdout(&output);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let devices = json(&["devices", "--json"]);
+    let device = &devices["devices"][0];
+    assert_eq!(device["name"], "urxe_lo");
+    assert_eq!(device["gids"][0]["address"], "127.0.0.1");
+
+    let words = [
+        "demo",
+        "--json",
+        "--size",
+        "1000",
+        "--iterations",
+        "30",
+        "--atomics",
+        "20",
+    ];
+    let demo = json(&words);
+    let operations = demo["operations"].as_array().expect("operations");
+    let expect = |name: &str, requests: u64, bytes: u64| {
+        let operation = operations.iter().find(|it| it["operation"] == name);
+        let operation = operation.unwrap_or_else(|| panic!("{name}: {demo}"));
+        assert_eq!(operation["requests"], requests, "{demo}");
+        assert_eq!(operation["bytes"], bytes, "{demo}");
+        assert!(
+            operation["latency_us"]["p50"].as_f64() > Some(0.0),
+            "{demo}"
+        );
+    };
+    expect("send", 30, 30_000);
+    expect("read", 30, 30_000);
+    expect("fetch and add", 20, 160);
+    assert_eq!(operations.len(), 7);
+}
+
+#[test]
 fn demo_with_the_shortest_messages_over_ipv6() {
     let mut devices = urxe(&["devices"]);
     devices.env("URXE_DEVICES", "*");

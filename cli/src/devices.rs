@@ -4,19 +4,33 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
 use urxe_driver::device::{self, Device, PortState};
 use urxe_proto::ids::Gid;
 
+/// List the RDMA devices of this host, and why other interfaces have none
+#[derive(clap::Args)]
+#[command(after_help = "Exit status: 0; 1 if there is no device.")]
+pub struct Arguments {
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Lists the devices. Fails if there is none, for the benefit of scripts.
-pub fn devices() -> ExitCode {
-    match describe() {
+pub fn devices(arguments: &Arguments) -> ExitCode {
+    let described = match arguments.json {
+        true => describe_as_json(),
+        false => describe(),
+    };
+    match described {
         Ok(description) => {
             // A failed write means that the reader closed the pipe, which is no error.
             let _ = io::stdout().write_all(description.devices.as_bytes());
             eprint!("{}", description.without);
-            match description.devices.is_empty() {
-                true => ExitCode::FAILURE,
-                false => ExitCode::SUCCESS,
+            match description.any {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
             }
         }
         Err(error) => {
@@ -28,10 +42,44 @@ pub fn devices() -> ExitCode {
 
 /// The text that the subcommand prints.
 struct Description {
-    /// The table of devices; empty if there is none.
+    /// Whether there is a device.
+    any: bool,
+    /// For standard output: the devices.
     devices: String,
-    /// The interfaces without a device, one line each.
+    /// For standard error: the interfaces without a device, one line each.
     without: String,
+}
+
+fn describe_as_json() -> io::Result<Description> {
+    let found = device::devices()?;
+    let without = device::interfaces_without_device()?.into_iter();
+    let without = without.map(
+        |(interface, why)| json!({"interface": interface.to_string(), "reason": why.to_string()}),
+    );
+    let document = json!({
+        "devices": found.iter().map(|device| device_json(device)).collect::<Vec<_>>(),
+        "without_device": without.collect::<Vec<_>>(),
+    });
+    Ok(Description {
+        any: !found.is_empty(),
+        devices: format!("{document}\n"),
+        without: String::new(),
+    })
+}
+
+fn device_json(device: &Device) -> Value {
+    let gids = device.gids().into_iter().map(
+        |(index, ip)| json!({"index": index, "gid": Gid::from_ip(ip).to_string(), "address": ip}),
+    );
+    json!({
+        "name": device.name(),
+        "interface": device.interface(),
+        "state": state(device),
+        "interface_mtu": device.interface_mtu(),
+        "path_mtu": device.active_mtu().bytes(),
+        "node_guid": guid(device.guid()),
+        "gids": gids.collect::<Vec<_>>(),
+    })
 }
 
 fn describe() -> io::Result<Description> {
@@ -39,6 +87,7 @@ fn describe() -> io::Result<Description> {
     let without = explain_missing()?;
     if found.is_empty() {
         return Ok(Description {
+            any: false,
             devices: String::new(),
             without: format!("urxe: {}\n", explain_none()),
         });
@@ -62,7 +111,11 @@ fn describe() -> io::Result<Description> {
         true => String::new(),
         false => format!("\nInterfaces without a device:\n{without}"),
     };
-    Ok(Description { devices, without })
+    Ok(Description {
+        any: true,
+        devices,
+        without,
+    })
 }
 
 /// Explains why there is no device: a line with the remedy, and one for each interface.
@@ -99,15 +152,18 @@ const HEADINGS: [&str; 6] = [
     "NODE GUID",
 ];
 
-fn row(device: &Device) -> Vec<String> {
-    let state = match device.port_state() {
+fn state(device: &Device) -> &'static str {
+    match device.port_state() {
         PortState::Active => "active",
         PortState::Down => "down",
-    };
+    }
+}
+
+fn row(device: &Device) -> Vec<String> {
     vec![
         device.name().to_owned(),
         device.interface().to_owned(),
-        state.to_owned(),
+        state(device).to_owned(),
         device.interface_mtu().to_string(),
         device.active_mtu().bytes().to_string(),
         guid(device.guid()),

@@ -25,6 +25,11 @@ pub fn is_static(path: &Path) -> bool {
     segments_of(path).is_some_and(|(_, all)| !all.iter().any(|segment| segment.kind == PT_INTERP))
 }
 
+/// Returns whether a file is a 32-bit ELF program.
+pub fn is_32_bit(path: &Path) -> bool {
+    start_of(path, 5).is_some_and(|start| start.as_slice() == b"\x7fELF\x01")
+}
+
 /// Returns the dynamic linker that a 64-bit ELF program names.
 pub fn interpreter(path: &Path) -> Option<PathBuf> {
     let (file, segments) = segments_of(path)?;
@@ -124,7 +129,7 @@ mod tests {
     #[test]
     fn this_program_names_its_dynamic_linker() {
         let own = std::env::current_exe().expect("running");
-        assert!(!is_static(&own));
+        assert!(!is_static(&own) && !is_32_bit(&own));
         let interpreter = interpreter(&own).expect("dynamic");
         assert!(interpreter.is_file(), "{}", interpreter.display());
     }
@@ -136,6 +141,9 @@ mod tests {
         assert!(!is_static(&script));
         assert_eq!(interpreter(&script), None);
         assert_eq!(start_of(&script, 2).as_deref(), Some(&b"#!"[..]));
+        assert!(!is_32_bit(&script));
+        std::fs::write(&script, b"\x7fELF\x01\x01\x01").expect("own file");
+        assert!(is_32_bit(&script) && !is_static(&script));
         std::fs::remove_file(&script).expect("own file");
     }
 }

@@ -53,8 +53,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the RDMA devices of this host, and why other interfaces have none
-    Devices,
+    Devices(devices::Arguments),
     Run(run::Arguments),
     Shell(run::ShellArguments),
     Env(environment::Arguments),
@@ -79,7 +78,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let arguments = (!rdma::is_called(&words)).then(Arguments::parse);
+    let arguments = (!rdma::is_called(&words)).then(|| parse(&words));
     if let Err(error) = start_log() {
         eprintln!(
             "urxe: invalid {LOG}: {error}; use a level, such as {LOG}=debug or \
@@ -97,7 +96,7 @@ fn main() -> ExitCode {
         return rdma::rdma(&words[1..]);
     };
     match arguments.command {
-        Command::Devices => devices::devices(),
+        Command::Devices(arguments) => devices::devices(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Shell(arguments) => run::shell(arguments),
         Command::Env(arguments) => environment::environment(&arguments),
@@ -115,6 +114,23 @@ fn main() -> ExitCode {
         Command::SysfsCounters(arguments) => sysfs::counters(arguments),
         Command::DemoPeer(arguments) => demo::peer(arguments),
     }
+}
+
+/// Parses the command line. Ends the process if it is wrong, or asks for help.
+fn parse(words: &[OsString]) -> Arguments {
+    Arguments::try_parse_from(words).unwrap_or_else(|error| {
+        // A failed write means that the reader closed the pipe.
+        let _ = error.print();
+        let executes = words
+            .get(1)
+            .is_some_and(|word| word == "run" || word == "shell");
+        // 2 could be the status of the program that these subcommands execute.
+        let status = match error.use_stderr() && executes {
+            true => run::OWN_FAILURE.into(),
+            false => error.exit_code(),
+        };
+        std::process::exit(status)
+    })
 }
 
 /// Starts logging to standard error if [`LOG`] is set.

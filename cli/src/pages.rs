@@ -1,5 +1,5 @@
-//! `urxe completions` and `urxe manual`: what shells and `man` know about this command, from the
-//! definition of its arguments.
+//! `urxe completions` and `urxe manual`: shell completions and manual pages, generated from the
+//! definition of the command's arguments.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -11,8 +11,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use rustix::fs::Access;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter;
+use tracing_subscriber::filter::LevelFilter;
 use urxe_driver::device::{self, Selection};
 use urxe_net::{FaultParseError, FaultSpec};
 
@@ -71,7 +73,7 @@ pub struct Options {
     rsockets: bool,
     /// Capture all packets in this file, for Wireshark; `%p` stands for the process ID. Sets
     /// URXE_PCAP
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(parse_pcap))]
     pcap: Option<OsString>,
     /// Inject faults, such as `drop=1%,delay=2ms,seed=7`; also dup, reorder, corrupt, rate,
     /// queue and dir. Sets URXE_FAULTS
@@ -87,7 +89,7 @@ pub struct Options {
 #[command(
     override_usage = "urxe run [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
     after_help = "Exit status: that of PROGRAM; 127 if it is not found, 126 if it cannot be \
-                  executed, 125 if urxe itself fails."
+                  executed, 125 if urxe itself fails or an option is wrong."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -114,8 +116,59 @@ fn parse_faults(text: &str) -> Result<String, FaultParseError> {
     text.parse::<FaultSpec>().map(|_| text.to_owned())
 }
 
-fn parse_log(text: &str) -> Result<String, filter::ParseError> {
-    EnvFilter::try_new(text).map(|_| text.to_owned())
+/// Checks that a file can be created there. Its name may depend on the process, that of its
+/// directory too; the library reports what fails then.
+fn parse_pcap(text: OsString) -> Result<OsString, String> {
+    let path = Path::new(&text);
+    let name = path.display();
+    if text.is_empty() {
+        return Err("the name is empty: give a file, such as out.pcapng".to_owned());
+    }
+    if path.is_dir() {
+        return Err(format!(
+            "{name} is a directory: give a file in it, such as {}",
+            path.join("out.pcapng").display()
+        ));
+    }
+    let directory = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(text),
+    };
+    let shown = directory.display();
+    if directory.as_os_str().as_bytes().contains(&b'%') {
+        return Ok(text);
+    }
+    if !directory.is_dir() {
+        return Err(format!(
+            "there is no directory {shown}: create it, or give a file in another"
+        ));
+    }
+    match rustix::fs::access(directory, Access::WRITE_OK) {
+        Err(error) if !path.exists() => Err(format!(
+            "cannot create a file in {shown}: {error}; give one in another directory"
+        )),
+        _ => Ok(text),
+    }
+}
+
+fn parse_log(text: &str) -> Result<String, String> {
+    const EXAMPLES: &str = "use a level, such as debug, or urxe_driver=trace for one part";
+    // EnvFilter takes a word that is no level for the name of a crate, all of whose messages it
+    // shows.
+    let unknown = text.split(',').map(str::trim).find(|word| {
+        let is_name = word
+            .chars()
+            .all(|c| c.is_alphanumeric() || c == '_' || c == ':');
+        is_name && !word.starts_with("urxe") && word.parse::<LevelFilter>().is_err()
+    });
+    if let Some(word) = unknown {
+        return Err(format!("`{word}` is no level: {EXAMPLES}"));
+    }
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{error}; {EXAMPLES}")),
+    }
 }
 
 /// Executes the program. Returns only on failure.
@@ -299,11 +352,14 @@ fn preload(variables: &mut Vec<sysfs::Variable>, path: PathBuf) -> Result<(), St
     Ok(())
 }
 
-/// Returns the reason why the dynamic linker ignores the search path for this program, if any.
+/// Returns the reason why the dynamic linker does not load urxe for this program, if any.
 fn ignores_search_path(program: &Path) -> Option<&'static str> {
     let metadata = program.metadata().ok()?;
     if changes_identity(metadata.mode(), metadata.uid(), metadata.gid()) {
         return Some("is set-user-ID or set-group-ID");
+    }
+    if elf::is_32_bit(program) {
+        return Some("is a 32-bit program");
     }
     elf::is_static(program).then_some("is statically linked")
 }

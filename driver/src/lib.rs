@@ -20,6 +20,8 @@ mod counters;
 pub mod device;
 pub mod event_queue;
 pub mod events;
+mod futex;
+mod futex_lock;
 pub mod isolation;
 mod lock_order;
 mod loss;

@@ -4,18 +4,21 @@
 //! `tests/models`. There the same names are those of a model checker, which tries every
 //! interleaving of the threads.
 
-use rustix::thread::futex;
-pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
+use crate::futex::AtomicU32;
+use crate::futex_lock::{FutexLock, UNLOCKED};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Reads of a locked mutex's state before a thread sleeps. Most locks are held for less than the
+/// time of two system calls.
+const SPINS: u32 = 100;
 
 /// A mutex that a panic does not poison: no panic leaves the data behind the driver's locks
 /// inconsistent. With the mutex of the standard library, a round trip of a small message takes 250
 /// instructions more, which are mostly tests for poisoning.
-pub type Mutex<T> = lock_api::Mutex<FutexLock, T>;
+pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 
 /// The guard of a locked [`Mutex`].
-pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, FutexLock, T>;
+pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
 
 /// Locks a mutex.
 #[inline]
@@ -23,77 +26,32 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// The lock of a [`Mutex`]. Threads wait in futex(2) on its state.
-///
-/// Unlike `parking_lot`, it has no process-wide state. So in a forked child a lock works, unless a
-/// thread of the parent held it at the fork.
+/// The lock of a [`Mutex`].
 #[derive(Debug)]
-pub struct FutexLock {
-    state: AtomicU32,
-}
+pub struct RawMutex(FutexLock<SPINS>);
 
-const UNLOCKED: u32 = 0;
-/// A thread holds the lock, and none waits.
-const LOCKED: u32 = 1;
-/// A thread holds the lock, and others may wait in futex(2).
-const CONTENDED: u32 = 2;
-
-/// Reads of the state before a thread sleeps. Most locks are held for less than the time of two
-/// system calls.
-const SPINS: u32 = 100;
-
-// SAFETY: the lock must be exclusive. `lock` and `try_lock` return with the lock only if one atomic
-// operation, with acquire ordering, has changed the state from `UNLOCKED`. Only `unlock`, which the
-// holder calls, stores `UNLOCKED`, with release ordering. So one thread at a time holds the lock.
-unsafe impl lock_api::RawMutex for FutexLock {
-    const INIT: Self = FutexLock {
-        state: AtomicU32::new(UNLOCKED),
-    };
+// SAFETY: the lock must be exclusive. `FutexLock::lock` and `try_lock` return with the lock only if
+// one atomic operation, with acquire ordering, has changed its state from `UNLOCKED`. Only `unlock`,
+// which the holder calls, stores `UNLOCKED`, with release ordering. So one thread at a time holds
+// the lock.
+unsafe impl lock_api::RawMutex for RawMutex {
+    const INIT: Self = RawMutex(FutexLock::with(AtomicU32::new(UNLOCKED)));
 
     type GuardMarker = lock_api::GuardNoSend;
 
     #[inline]
     fn lock(&self) {
-        if !self.try_lock() {
-            self.lock_contended();
-        }
+        self.0.lock();
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        (self.state)
-            .compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        self.0.try_lock()
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        if self.state.swap(UNLOCKED, Ordering::Release) == CONTENDED {
-            self.wake_one();
-        }
-    }
-}
-
-impl FutexLock {
-    #[cold]
-    fn lock_contended(&self) {
-        for _ in 0..SPINS {
-            match self.state.load(Ordering::Relaxed) {
-                UNLOCKED if lock_api::RawMutex::try_lock(self) => return,
-                CONTENDED => break,
-                _ => std::hint::spin_loop(),
-            }
-        }
-        // Other threads may wait as well, so a thread that has waited keeps the state `CONTENDED`.
-        while self.state.swap(CONTENDED, Ordering::Acquire) != UNLOCKED {
-            // Returns at once if the state has changed, and may return without a wake-up.
-            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, CONTENDED, None);
-        }
-    }
-
-    #[cold]
-    fn wake_one(&self) {
-        let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+        self.0.unlock();
     }
 }
 
@@ -140,7 +98,7 @@ mod tests {
         };
         // SAFETY: the raw lock is not unlocked: only its state is read.
         let raw = unsafe { mutex.raw() };
-        while raw.state.load(Ordering::Relaxed) != CONTENDED {
+        while !raw.0.is_contended() {
             std::thread::yield_now();
         }
         *held = 7;

@@ -8,13 +8,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use urxe_driver::Mr;
+use urxe_driver::{Mr, stat};
 use urxe_net::ROCE_PORT;
 use urxe_proto::icrc::{self, Flow};
 use urxe_proto::ids::{Qpn, RKey};
 use urxe_proto::psn::Psn;
 use urxe_proto::qp::Counters;
-use urxe_proto::wire::{Header, Opcode, Packet, Reth};
+use urxe_proto::wire::{Aeth, Header, NakCode, Opcode, Packet, Reth, Syndrome};
 use urxe_proto::work::{SendOp, WcStatus};
 
 /// Bytes of a message that takes many packets.
@@ -219,6 +219,16 @@ impl Forger {
         }
     }
 
+    /// Sends a NAK for a gap before a PSN.
+    fn nak_sequence(&self, to: Qpn, psn: Psn) {
+        let syndrome = Syndrome::Nak(NakCode::PsnSequence);
+        let header = Header::new(Opcode::RcAck, to, psn).with_aeth(Aeth { syndrome, msn: 0 });
+        self.send(&Packet {
+            header,
+            payload: &[],
+        });
+    }
+
     /// Sends a WRITE of one packet.
     fn write(&self, to: Qpn, psn: Psn, addr: u64, rkey: RKey, payload: &[u8]) {
         let header = Header::new(Opcode::RcWriteOnly, to, psn)
@@ -228,7 +238,10 @@ impl Forger {
                 length: payload.len() as u32,
             })
             .with_payload_len(payload.len());
-        let packet = Packet { header, payload };
+        self.send(&Packet { header, payload });
+    }
+
+    fn send(&self, packet: &Packet<'_>) {
         let mut bytes = vec![0; packet.len()];
         packet.emit(&mut bytes);
         let icrc = icrc::compute(&self.flow, 0, true, &bytes);
@@ -277,6 +290,37 @@ fn a_forged_request_ahead_of_the_next_one_is_not_executed_in_its_place() {
     write(2);
     assert_eq!(to.now(), from.now());
     assert_eq!(b.qp.counters().out_of_order_executed, 0);
+}
+
+/// A link that drops long packets, and a peer that reports the gap for each short one, until the
+/// retries are exhausted without a timeout.
+#[test]
+fn a_long_packet_that_the_peer_reports_as_missing_may_exceed_the_mtu_of_a_link() {
+    if !is_alone("a_long_packet_that_the_peer_reports_as_missing_may_exceed_the_mtu_of_a_link") {
+        return;
+    }
+    // The peer itself drops everything.
+    let (a, peer) = (End::new(None, 16), End::new(None, 16));
+    a.init();
+    a.connect(&peer, |attr| attr.timeout = 0);
+    let from = Buffer::new(&a.pd, 4096, ALL);
+    let place = SendOp::Write {
+        addr: 0,
+        rkey: RKey(1),
+    };
+    let first = a.qp.attributes().sq_psn;
+    a.post(1, place, &[from.sge(0, 4096)]);
+    a.post(2, place, &[from.sge(0, 8)]);
+    let forger = Forger::new(&a);
+    let start = Instant::now();
+    let mut completion = [None];
+    while a.cq.poll(&mut completion) == 0 {
+        assert!(start.elapsed() < common::TEST_TIMEOUT);
+        forger.nak_sequence(a.qp.qpn(), first);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(completion[0].unwrap().status, WcStatus::RetryExcErr);
+    assert_eq!(stat::report().process["path_mtu_exceeded"], 1);
 }
 
 #[test]

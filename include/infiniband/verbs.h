@@ -52,7 +52,7 @@ extern "C" {
 struct ibv_device **ibv_get_device_list(int *num_devices);
 void ibv_free_device_list(struct ibv_device **list);
 const char *ibv_get_device_name(struct ibv_device *device);
-/* A number that stays the same while the device exists, or -1. */
+/* The index of the device in the kernel, or -1 if it has none, as urxe's devices. */
 int ibv_get_device_index(struct ibv_device *device);
 /* The node GUID in network byte order. */
 __be64 ibv_get_device_guid(struct ibv_device *device);

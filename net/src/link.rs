@@ -240,17 +240,34 @@ impl LinkListener {
         batch: &mut RecvBatch,
         mut f: impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut InboundState),
     ) -> io::Result<usize> {
+        let (mut count, is_new) = self.recv_ready(batch, &mut f)?;
+        // A process connects when it has a message to send, so that a new connection usually has
+        // one already.
+        if is_new {
+            count += self.recv_ready(batch, &mut f)?.0;
+        }
+        Ok(count)
+    }
+
+    /// Serves the descriptors that are ready now. Returns the number of messages, and whether there
+    /// were connections to accept.
+    fn recv_ready(
+        &self,
+        batch: &mut RecvBatch,
+        f: &mut impl FnMut(&Arc<Accepted>, &Message, &[u8], &mut InboundState),
+    ) -> io::Result<(usize, bool)> {
         let mut buffer = [MaybeUninit::uninit(); MAX_EVENTS];
         let ready = match epoll::wait(&self.events, &mut buffer, Some(&Timespec::default())) {
             Ok((ready, _)) => ready,
-            Err(rustix::io::Errno::INTR) => return Ok(0),
+            Err(rustix::io::Errno::INTR) => return Ok((0, false)),
             Err(error) => return Err(error.into()),
         };
-        let mut count = 0;
+        let (mut count, mut is_new) = (0, false);
         for event in ready {
             let number = event.data.u64();
             if number == LISTENER {
                 self.accept();
+                is_new = true;
                 continue;
             }
             let link = self.state().links.get(&number).map(Arc::clone);
@@ -272,7 +289,7 @@ impl LinkListener {
                 self.set_accepting(true);
             }
         }
-        Ok(count)
+        Ok((count, is_new))
     }
 
     /// Accepts connections of this user, and closes those of other users.

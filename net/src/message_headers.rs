@@ -28,9 +28,54 @@ pub(super) struct Controls {
     pub(super) had_descriptors: bool,
 }
 
+/// The length of one control message. In IPv4 and IPv6, each takes a header and a value of at most
+/// 8 bytes.
+const CONTROL: usize = size_of::<libc::cmsghdr>() + 8;
+
 /// The length of the control messages of a datagram that arrives alone: type of service and time to
-/// live. In IPv4 and IPv6, each takes a header and a value of at most 8 bytes.
-const USUAL: usize = 2 * (size_of::<libc::cmsghdr>() + 8);
+/// live.
+const SINGLE: usize = 2 * CONTROL;
+
+/// The length of the control messages of a GRO batch, which also have the length of its datagrams.
+const BATCH: usize = 3 * CONTROL;
+
+/// The last control messages of the two usual lengths, and what they say. Those of the next message
+/// are usually the same, and comparing them costs less than reading them.
+struct LastControls {
+    single: ([u8; SINGLE], Controls),
+    batch: ([u8; BATCH], Controls),
+}
+
+impl LastControls {
+    /// No control messages: the length of the first is 0.
+    fn none() -> Self {
+        LastControls {
+            single: ([0; SINGLE], Controls::default()),
+            batch: ([0; BATCH], Controls::default()),
+        }
+    }
+
+    /// Returns what `list` says, if it is one of the last.
+    #[inline]
+    fn find(&self, list: &[u8]) -> Option<Controls> {
+        if let Ok(list) = <&[u8; SINGLE]>::try_from(list) {
+            (*list == self.single.0).then_some(self.single.1)
+        } else if let Ok(list) = <&[u8; BATCH]>::try_from(list) {
+            (*list == self.batch.0).then_some(self.batch.1)
+        } else {
+            None
+        }
+    }
+
+    /// Stores what `list` says, if it has one of the usual lengths.
+    fn store(&mut self, list: &[u8], controls: Controls) {
+        if let Ok(list) = list.try_into() {
+            self.single = (list, controls);
+        } else if let Ok(list) = list.try_into() {
+            self.batch = (list, controls);
+        }
+    }
+}
 
 /// The headers that recvmmsg(2) fills, and the names and control messages that they point to.
 ///
@@ -40,9 +85,7 @@ pub(super) struct MessageHeaders {
     pub(super) headers: Vec<libc::mmsghdr>,
     /// Owned here, and accessed through the headers only. They are never reallocated.
     _parts: (Vec<libc::iovec>, Vec<RawAddress>, Vec<Control>),
-    /// The last control messages of [`USUAL`] length, and what they say. Those of the next message
-    /// are usually the same, and comparing them costs less than reading them.
-    last: ([u8; USUAL], Controls),
+    last: LastControls,
 }
 
 // SAFETY: the raw pointers in the headers and iovecs point to heap memory that this value owns, or
@@ -81,8 +124,7 @@ impl MessageHeaders {
         MessageHeaders {
             headers: (0..iovecs.len()).map(header).collect(),
             _parts: (iovecs, names, controls),
-            // No control messages: the length of the first is 0.
-            last: ([0; USUAL], Controls::default()),
+            last: LastControls::none(),
         }
     }
 
@@ -112,11 +154,11 @@ impl MessageHeaders {
                 header.msg_hdr.msg_controllen as usize,
             )
         };
-        let controls = match <&[u8; USUAL]>::try_from(list) {
-            Ok(list) if *list == self.last.0 => self.last.1,
+        let controls = match self.last.find(list) {
+            Some(controls) => controls,
             // SAFETY: the list is of the message that the last recvmmsg has stored with this
             // header, and is read once: this function's contract, section Safety.
-            _ => unsafe { Controls::read(list, &mut self.last) },
+            None => unsafe { Controls::read(list, &mut self.last) },
         };
         let message = Message {
             src,
@@ -136,23 +178,21 @@ fn make_ready(header: &mut libc::msghdr) {
 }
 
 impl Controls {
-    /// Reads the control messages of a message. Stores those of [`USUAL`] length in `last`.
+    /// Reads the control messages of a message, and stores them in `last`.
     ///
     /// # Safety
     /// The kernel must have stored `list` with a message, and nothing else may read it: the
     /// descriptors in it are closed.
     #[inline(never)]
-    unsafe fn read(list: &[u8], last: &mut ([u8; USUAL], Controls)) -> Controls {
+    unsafe fn read(list: &[u8], last: &mut LastControls) -> Controls {
         let mut controls = Controls::default();
         for_each_control(list, |level, kind, value| {
             // SAFETY: `value` is part of `list`, see this function's section Safety.
             unsafe { controls.apply(level, kind, value) };
         });
         // The same numbers of descriptors in another message are other descriptors.
-        if let Ok(list) = list.try_into()
-            && !controls.had_descriptors
-        {
-            *last = (list, controls);
+        if !controls.had_descriptors {
+            last.store(list, controls);
         }
         controls
     }

@@ -7,7 +7,7 @@ use crate::counters::NetCounters;
 use crate::faults::FaultSpec;
 use crate::faults::injector::{self, Injector};
 use crate::icrc::sent_id;
-use crate::socket::{SOCKET_HOP_LIMIT, SOCKET_TRAFFIC_CLASS, TxSocket};
+use crate::socket::{SOCKET_TRAFFIC_CLASS, TxSocket};
 use crate::sync::lock;
 use crate::sys::{ControlList, RawAddress, int_option};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -29,30 +29,19 @@ pub(super) const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGN
 pub struct Path(Arc<PathInner>);
 
 /// The parameters of a [`Path`] besides its two ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PathOptions {
     /// The flow: equal keys get the same UDP source port. A hash of both QPNs is suitable.
     pub flow_key: u32,
     /// The IPv4 type of service or IPv6 traffic class.
     pub traffic_class: u8,
-    /// The IPv4 time to live or IPv6 hop limit; 0 means [`DEFAULT_TTL`].
+    /// The IPv4 time to live or IPv6 hop limit. With 0 the kernel chooses that of the route or of
+    /// the host, and for a multicast group it is [`DEFAULT_TTL`].
     pub hop_limit: u8,
     /// The IPv6 flow label, 20 bits; with 0 the kernel chooses one.
     pub flow_label: u32,
     /// The interface by which a multicast datagram leaves; with 0 the kernel chooses one.
     pub interface: u32,
-}
-
-impl Default for PathOptions {
-    fn default() -> Self {
-        PathOptions {
-            flow_key: 0,
-            traffic_class: 0,
-            hop_limit: DEFAULT_TTL,
-            flow_label: 0,
-            interface: 0,
-        }
-    }
 }
 
 pub(super) struct PathInner {
@@ -88,7 +77,9 @@ impl Path {
         (peer, icrc): (SocketAddr, FlowIcrc),
         mut options: PathOptions,
     ) -> Self {
-        if options.hop_limit == 0 {
+        let is_multicast = peer.ip().is_multicast();
+        if options.hop_limit == 0 && is_multicast {
+            // Without a control message the kernel would send with a limit of 1.
             options.hop_limit = DEFAULT_TTL;
         }
         let mut controls = ControlList::new();
@@ -99,8 +90,7 @@ impl Path {
         if options.traffic_class != SOCKET_TRAFFIC_CLASS {
             controls.push(level, tos, i32::from(options.traffic_class));
         }
-        let is_multicast = peer.ip().is_multicast();
-        if options.hop_limit != SOCKET_HOP_LIMIT || is_multicast {
+        if options.hop_limit != 0 {
             controls.push(level, ttl, i32::from(options.hop_limit));
         }
         Path(Arc::new(PathInner {
@@ -250,7 +240,10 @@ impl Sender {
             src: self.socket.address().with_port(self.socket.port()),
             dst: self.peer,
             tos: self.options.traffic_class,
-            ttl: self.options.hop_limit,
+            ttl: match self.options.hop_limit {
+                0 => self.socket.hop_limit(),
+                hop_limit => hop_limit,
+            },
             ip_id: Some(sent_id(id)),
             comment: None,
             bytes,

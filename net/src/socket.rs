@@ -5,10 +5,10 @@
 //! only an unconnected socket with path MTU discovery sends packets whose IPv4 identification is
 //! known beforehand (0, or 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
 
-use crate::address::{FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
+use crate::address::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
 use crate::error::OpenError;
 use crate::process_socket::ProcessSocket;
-use crate::sys::set_option;
+use crate::sys::{int_option, set_option};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -172,15 +172,14 @@ fn never_fragment(socket: &Socket, address: LocalAddress) -> io::Result<()> {
 /// costs the kernel a tenth of its time.
 pub(super) const SOCKET_TRAFFIC_CLASS: u8 = 0b10;
 
-/// The hop limit set on every sending socket: the maximum, which most programs request.
-pub(super) const SOCKET_HOP_LIMIT: u8 = 255;
-
 /// A socket that sends from one port of one address.
 #[derive(Debug)]
 pub struct TxSocket {
     socket: ProcessSocket,
     address: LocalAddress,
     port: u16,
+    /// The hop limit with which the host sends. A route may have another.
+    hop_limit: u8,
     /// Whether the kernel segments batches (GSO) on this socket.
     gso: AtomicBool,
     /// Whether the last send found no space in the socket's buffer.
@@ -202,12 +201,6 @@ impl TxSocket {
                         libc::IP_TOS,
                         i32::from(SOCKET_TRAFFIC_CLASS),
                     )?;
-                    set_option(
-                        fd,
-                        libc::IPPROTO_IP,
-                        libc::IP_TTL,
-                        i32::from(SOCKET_HOP_LIMIT),
-                    )?;
                 }
                 IpAddr::V6(_) => {
                     let level = libc::IPPROTO_IPV6;
@@ -216,12 +209,6 @@ impl TxSocket {
                         level,
                         libc::IPV6_TCLASS,
                         i32::from(SOCKET_TRAFFIC_CLASS),
-                    )?;
-                    set_option(
-                        fd,
-                        level,
-                        libc::IPV6_UNICAST_HOPS,
-                        i32::from(SOCKET_HOP_LIMIT),
                     )?;
                     set_option(fd, level, libc::IPV6_FLOWINFO_SEND, 1_i32)?;
                 }
@@ -232,12 +219,21 @@ impl TxSocket {
         configure().map_err(|e| OpenError::system("setting up a UDP socket", e))?;
         enlarge(socket.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         let port = bind_source_port(&socket, address, seed)?;
+        let (level, option) = match address.ip() {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+        };
+        let hop_limit = int_option(socket.as_fd(), level, option)
+            .ok()
+            .and_then(|hops| u8::try_from(hops).ok())
+            .unwrap_or(DEFAULT_TTL);
         let gso =
             gso && set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0_i32).is_ok();
         Ok(TxSocket {
             socket,
             address,
             port,
+            hop_limit,
             gso: AtomicBool::new(gso),
             full: AtomicBool::new(false),
         })
@@ -249,6 +245,11 @@ impl TxSocket {
 
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The hop limit with which the host sends.
+    pub(super) fn hop_limit(&self) -> u8 {
+        self.hop_limit
     }
 
     /// Sets the interface by which multicast datagrams leave.

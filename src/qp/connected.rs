@@ -215,7 +215,6 @@ impl PreparedQueuePair {
                 dgid: peer.gid,
                 sgid_index: settings.gid_index,
                 flow_label: options.flow_label,
-                hop_limit: options.hop_limit,
                 traffic_class: options.traffic_class,
                 is_global: true,
                 port: driver::device::PORT,

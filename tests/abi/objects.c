@@ -18,7 +18,8 @@ static void devices(void)
 		CHECK(list[i] && list[i] == again[i]);
 		CHECK(!strncmp(ibv_get_device_name(list[i]), "urxe_", 5));
 		CHECK(ibv_get_device_guid(list[i]));
-		CHECK(ibv_get_device_index(list[i]) > 0);
+		/* The kernel has no index of these devices. UCX 1.20 queries the kernel with any other. */
+		CHECK(ibv_get_device_index(list[i]) == -1);
 		CHECK(list[i]->node_type == IBV_NODE_CA);
 		CHECK(list[i]->transport_type == IBV_TRANSPORT_IB);
 	}

@@ -322,6 +322,44 @@ static void epolling(void)
 	close(ends[0]), close(ends[1]);
 }
 
+/* The kernel removes a closed descriptor from its epoll instances, and so does urxe an rsocket. */
+static void epoll_closing(void)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 1 }, events[4];
+	int epoll, pair[2], ends[2], again[2];
+
+	make_pair(pair);
+	MUST(!pipe(ends));
+	MUST((epoll = repoll_create(0)) >= 0);
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
+	MUST(write(ends[1], "x", 1) == 1);
+	CHECK(repoll_wait(epoll, events, 4, 30000) == 1 && events[0].data.u64 == 1);
+	close(ends[0]), close(ends[1]);
+	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
+	/* Another descriptor with the number of the closed one. */
+	MUST(!pipe(again));
+	MUST(again[0] == ends[0]);
+	MUST(write(again[1], "x", 1) == 1);
+	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
+	event.data.u64 = 2;
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, again[0], &event));
+	CHECK(repoll_wait(epoll, events, 4, 0) == 1 && events[0].data.u64 == 2);
+	/* Once for each arrival of data. */
+	event.events |= EPOLLET;
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, again[0], &event));
+	CHECK(repoll_wait(epoll, events, 4, 0) == 1);
+	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
+	close(again[0]), close(again[1]);
+
+	event = (struct epoll_event){ .events = EPOLLOUT };
+	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, pair[0], &event));
+	CHECK(repoll_wait(epoll, events, 4, 0) == 1);
+	close_pair(pair);
+	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
+	MINUS_ONE(repoll_ctl(epoll, EPOLL_CTL_DEL, pair[0], NULL), EBADF);
+	CHECK(!rclose(epoll));
+}
+
 static void endings(void)
 {
 	char data[16];
@@ -520,7 +558,8 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "connecting", connecting }, { "receiving", receiving }, { "threads", threads },
-		{ "waiting", waiting }, { "epolling", epolling }, { "endings", endings },
+		{ "waiting", waiting }, { "epolling", epolling },
+		{ "epoll_closing", epoll_closing }, { "endings", endings },
 		{ "killed", killed }, { "options", options }, { "mapping", mapping },
 		{ "datagrams", datagrams },
 	};

@@ -31,6 +31,11 @@ fn epoll_knows_sockets_and_descriptors() {
 }
 
 #[test]
+fn epoll_forgets_closed_sockets_and_descriptors() {
+    PROGRAM.passes("epoll_closing");
+}
+
+#[test]
 fn a_stream_ends_one_way_or_both() {
     PROGRAM.passes("endings");
 }

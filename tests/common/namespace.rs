@@ -113,6 +113,22 @@ impl Namespace {
         }
     }
 
+    /// Returns the number of packets that an interface has received.
+    #[track_caller]
+    pub fn received_packets(&self, interface: &str) -> u64 {
+        let mut command = self.runner.command("cat");
+        command.arg("/proc/net/dev");
+        let text = run("cat /proc/net/dev", command, SETUP_TIMEOUT)
+            .success()
+            .stdout;
+        let name = format!("{interface}:");
+        let line = text.lines().find_map(|it| it.trim().strip_prefix(&name));
+        let column = line.and_then(|it| it.split_whitespace().nth(1));
+        column
+            .and_then(|it| it.parse().ok())
+            .unwrap_or_else(|| panic!("no counters of {interface}: {text}"))
+    }
+
     /// Brings the loopback interface up.
     pub fn loopback_up(self) -> Self {
         self.ip("link set lo up");
@@ -239,6 +255,11 @@ impl RoutedPath {
     pub const B: &str = "198.51.100.1";
     /// The router's address for `va`.
     const GATEWAY_A: &str = "192.0.2.254";
+    /// The addresses of `wa` and `wb`, and those of the second router for them.
+    const SECOND_A: &str = "192.0.3.1";
+    const SECOND_B: &str = "198.51.101.1";
+    const SECOND_GATEWAY_A: &str = "192.0.3.254";
+    const SECOND_GATEWAY_B: &str = "198.51.101.254";
 
     /// Creates a path on which the router's interface to `vb` has this MTU.
     pub fn new(base: &Runner, mtu: u32) -> Self {
@@ -264,6 +285,63 @@ impl RoutedPath {
             b,
             _router: router,
         }
+    }
+
+    /// Adds a second router, with the interfaces `sa` and `sb` to the interfaces `wa` and `wb` of
+    /// the hosts. It forwards to the addresses `A` and `B`; no host has a route through it.
+    pub fn add_router(&self) -> Namespace {
+        let router = self.a.sibling();
+        for (host, name, own, gateway, address) in [
+            (
+                &self.a,
+                "a",
+                Self::SECOND_A,
+                Self::SECOND_GATEWAY_A,
+                Self::A,
+            ),
+            (
+                &self.b,
+                "b",
+                Self::SECOND_B,
+                Self::SECOND_GATEWAY_B,
+                Self::B,
+            ),
+        ] {
+            let peer = host.process.id();
+            router.ip(&format!(
+                "link add s{name} mtu 9000 type veth peer name w{name} mtu 9000 netns {peer}"
+            ));
+            router.ip(&format!("addr add {gateway}/24 dev s{name}"));
+            router.ip(&format!("link set s{name} up"));
+            host.ip(&format!("addr add {own}/24 dev w{name}"));
+            host.ip(&format!("link set w{name} up"));
+            router.ip(&format!("route add {address}/32 via {own}"));
+            // Packets arrive on another interface than that of the route to their source.
+            for interface in ["all", &format!("v{name}"), &format!("w{name}")] {
+                let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
+                host.write(&path, "2");
+            }
+        }
+        router.write("/proc/sys/net/ipv4/ip_forward", "1");
+        router
+    }
+
+    /// Makes the second host send to the first one through the second router.
+    pub fn return_through_second_router(&self) {
+        let (to, gateway) = (Self::A, Self::SECOND_GATEWAY_B);
+        self.b.ip(&format!("route add {to}/32 via {gateway}"));
+    }
+
+    /// Removes the address `A` from `va`, adds it to `wa`, and changes the routes.
+    pub fn move_address(&self) {
+        let address = Self::A;
+        self.a.ip(&format!("addr del {address}/24 dev va"));
+        self.a.ip(&format!("addr add {address}/32 dev wa"));
+        let (to, gateway) = (Self::B, Self::SECOND_GATEWAY_A);
+        self.a.ip(&format!(
+            "route replace {to}/32 via {gateway} src {address}"
+        ));
+        self.return_through_second_router();
     }
 
     /// Makes the first host know that the path has this MTU, as after a router's report. Not every

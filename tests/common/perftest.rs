@@ -20,6 +20,15 @@ pub struct Perftest {
     limit: Duration,
 }
 
+/// A running pair.
+pub struct Pair {
+    /// The server.
+    pub server: Running,
+    /// The client.
+    pub client: Running,
+    limit: Duration,
+}
+
 /// The results of a run.
 pub struct Ended {
     /// The server's result.
@@ -52,19 +61,22 @@ impl Perftest {
     #[track_caller]
     pub fn run(&self) -> Ended {
         let _exclusive = exclusive();
+        self.start().finish()
+    }
+
+    /// Starts the server, waits until it listens, and starts the client.
+    #[track_caller]
+    pub fn start(&self) -> Pair {
         let port = free_port();
         let server = self.start_side("server", &self.server, port, None);
         let server = tcp::wait_for(server, port, self.limit);
         let client = self.start_side("client", &self.client, port, Some(&self.host));
-        let client = client.finish(self.limit);
-        // A server without a client would not end.
-        let limit = if client.status.success() {
-            self.limit
-        } else {
-            Duration::from_secs(2)
-        };
-        let server = server.finish(limit);
-        Ended { server, client }
+        let limit = self.limit;
+        Pair {
+            server,
+            client,
+            limit,
+        }
     }
 
     fn start_side(&self, role: &str, side: &Side, port: u16, host: Option<&str>) -> Running {
@@ -79,6 +91,21 @@ impl Perftest {
             .envs(side.environment.iter().map(|(name, value)| (name, value)));
         let name = format!("{} {role} {}", self.program, self.options.join(" "));
         Running::start(name, command)
+    }
+}
+
+impl Pair {
+    /// Waits for the end of both sides.
+    pub fn finish(self) -> Ended {
+        let client = self.client.finish(self.limit);
+        // A server without a client would not end.
+        let limit = if client.status.success() {
+            self.limit
+        } else {
+            Duration::from_secs(2)
+        };
+        let server = self.server.finish(limit);
+        Ended { server, client }
     }
 }
 

@@ -88,6 +88,13 @@ fn urxe_conforms_under_malformed_packets() {
             "{found}"
         );
     }
+    let words = ["--seed", "3", "--packets", "50", "--json"];
+    let found = peer.fuzz(VethPair::A, &words).success();
+    let report: serde_json::Value = serde_json::from_str(&found.stdout).expect("JSON");
+    assert_eq!(report["seed"], 3, "{found}");
+    assert!(report["packets"].as_u64() >= Some(50), "{found}");
+    assert_eq!(report["violations"], serde_json::json!([]), "{found}");
+    assert!(report["rules"][0]["tests"].as_u64() > Some(0), "{found}");
     assert!(peer.running.is_running());
 }
 
@@ -120,4 +127,6 @@ fn peer_without_a_listener_is_reported() {
         found.stderr.contains("check that a program listens there"),
         "{found}"
     );
+    // No empty report.
+    assert_eq!(found.stdout, "", "{found}");
 }

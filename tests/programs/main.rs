@@ -32,6 +32,7 @@ mod preload;
 mod processes;
 mod rdma;
 mod restricted;
+mod routed;
 mod rsockets;
 mod selection;
 mod shared_receives;

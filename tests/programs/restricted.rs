@@ -75,7 +75,7 @@ fn older_kernels_suffice() {
     if !has_needs() {
         return;
     }
-    let _turn = exclusive();
+    let _exclusive = exclusive();
     let runner = Runner::alone();
     for oldest in 0..KERNELS.len() {
         demo(&restricted(&runner, &KERNELS[oldest..]));
@@ -87,7 +87,7 @@ fn older_kernel_joins_ipv6_groups() {
     if !has_needs() || !require(&[RPING]) {
         return;
     }
-    let _turn = exclusive();
+    let _exclusive = exclusive();
     let cable = VethPair::new(&Runner::here(), 1500);
     let mckey = |runner: &Runner, address: &str, more: &[&str]| {
         let mut command = restricted(runner, &KERNELS).verbs("mckey");
@@ -111,7 +111,7 @@ fn policy_of_docker_suffices() {
     if !has_needs() {
         return;
     }
-    let _turn = exclusive();
+    let _exclusive = exclusive();
     let runner = Runner::alone();
     // Before Linux 5.3 the counter service of the view has no pidfd.
     for profiles in [&["docker"][..], &["docker", "4.18"]] {
@@ -128,7 +128,7 @@ fn neither_ipv6_nor_netlink_is_necessary() {
     if !has_needs() {
         return;
     }
-    let _turn = exclusive();
+    let _exclusive = exclusive();
     let runner = Runner::alone();
     demo(&restricted(&runner, &["no-ipv6"]));
     demo(&restricted(&runner, &["no-netlink"]));
@@ -183,7 +183,7 @@ fn root_may_be_read_only() {
     if !has_needs() || !require(&[Need::Root]) {
         return;
     }
-    let _turn = exclusive();
+    let _exclusive = exclusive();
     let read_only = |more: &str| {
         let script = format!("mount -o remount,bind,ro / && {more} exec \"$@\"");
         Runner::alone().through(["unshare", "--mount", "sh", "-c", &script, "sh"])

@@ -167,7 +167,7 @@ fn list_that_is_not_understood_is_an_error() {
     let mut command = runner.urxe();
     command.args(["run", "--devices", "^lo,eth0", "--", "true"]);
     let finished = run("urxe run", command, LIMIT);
-    assert_eq!(finished.status.code(), Some(2), "{finished}");
+    assert_eq!(finished.status.code(), Some(125), "{finished}");
     assert!(finished.stderr.contains("as in `^lo,^eth0`"), "{finished}");
 
     if !require(&[DEVINFO]) {

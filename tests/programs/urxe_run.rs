@@ -122,12 +122,19 @@ fn options_set_variables_of_the_program() {
 }
 
 #[test]
-fn invalid_faults_and_filters_are_refused_before_the_program_starts() {
-    for (option, value) in [("--faults", "drop=often"), ("--log", "urxe=loud")] {
+fn invalid_options_are_refused_before_the_program_starts() {
+    for (option, value) in [
+        ("--faults", "drop=often"),
+        ("--log", "urxe=loud"),
+        ("--log", "verbose"),
+        ("--pcap", ""),
+        ("--pcap", "/proc"),
+        ("--pcap", "/nonexistent/out.pcapng"),
+    ] {
         let mut command = Runner::here().urxe();
         command.args(["run", option, value, "--", "echo", "started"]);
         let finished = run("urxe run", command, LIMIT);
-        assert_eq!(finished.status.code(), Some(2), "{finished}");
+        assert_eq!(finished.status.code(), Some(125), "{finished}");
         assert!(finished.stderr.contains(option), "{finished}");
         assert!(!finished.stdout.contains("started"), "{finished}");
     }

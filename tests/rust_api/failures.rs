@@ -2,11 +2,14 @@
 
 use crate::end::{ALL, End, connect, connect_with, pair, status};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use urxe::{
     ConnectOptions, EventSource, EventType, MemoryRegion, PostError, QpState, RKey, ReceiveRequest,
     RemoteAccess, SendRequest, WcStatus,
 };
+
+/// The time after which a test that waits has failed.
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn an_access_error_is_reported_at_both_ends() {
@@ -92,12 +95,15 @@ fn rnr_naks_are_retried_up_to_the_limit() {
     let there = b.pd.register(64, ALL).unwrap();
     let (qp_a, qp_b) = connect(a.qp().build().unwrap(), b.qp().build().unwrap());
     qp_a.post_send(SendRequest::send(b"unlimited")).unwrap();
-    thread::sleep(Duration::from_millis(20));
+    let deadline = Instant::now() + LIMIT;
+    while qp_b.counters().rnr_naks_sent == 0 {
+        assert!(Instant::now() < deadline, "no RNR NAK");
+        thread::sleep(Duration::from_millis(1));
+    }
     qp_b.post_receive(ReceiveRequest::into(there.slice(..).unwrap()))
         .unwrap();
     assert_eq!(b.completion().data().unwrap(), b"unlimited");
     assert_eq!(a.status(), WcStatus::Success);
-    assert!(qp_b.counters().rnr_naks_sent > 0);
 
     let mut options = ConnectOptions::default();
     options.rnr_retry = 1;

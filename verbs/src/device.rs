@@ -258,14 +258,16 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     })
 }
 
-/// Returns the index of the network interface, which is unique among devices.
+/// Returns -1: the kernel has no index for a device of this library.
+///
+/// A program uses the index to query the kernel about the device, over `NETLINK_RDMA`. Any other
+/// number would be that of a different device, or of none.
 ///
 /// # Safety
 /// `device` must be null or a live device of this library's list.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     entry::number("ibv_get_device_index", || {
         // SAFETY: `device` is null or live: the caller's contract, section Safety.
-        let index = unsafe { device_of(device) }?.interface_index();
-        c_int::try_from(index).map_err(|_| Errno(libc::EOVERFLOW))
+        unsafe { device_of(device) }.map(|_| -1)
     })
 }

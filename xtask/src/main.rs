@@ -72,6 +72,8 @@ enum Command {
     Ecosystem(ecosystem::EcosystemOptions),
     /// Compare the public API of the crate `urxe` with its record, and check that it has examples
     Api(api::ApiOptions),
+    /// Count the files and imports of each package, and those in import cycles
+    Layers(layers::LayersOptions),
     /// Make packages for users: tarballs, Debian and RPM packages, checksums and lists of components
     Dist(dist::DistOptions),
 }
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
             bench::run(&options, &workspace_directory(), &target_directory())
         }
         Command::Api(options) => api::run(&options, &workspace_directory(), &target_directory()),
+        Command::Layers(options) => layers::run(&options, &workspace_directory()),
         Command::Dist(options) => dist::run(&options, &workspace_directory(), &target_directory()),
         Command::Ecosystem(options) => {
             ecosystem::run(&options, &workspace_directory(), &target_directory())

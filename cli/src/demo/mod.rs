@@ -27,6 +27,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use serde_json::{Value, json};
 use urxe_driver::Device;
 use urxe_driver::device::{self, devices_by_name};
 use urxe_proto::ids::Gid;
@@ -46,6 +47,10 @@ const SECOND_FAILURE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Transfer data between two processes on this host and verify every byte
 #[derive(clap::Args)]
+#[command(
+    after_help = "Exit status: 0 if all bytes match and each atomic was executed once; 1 \
+                        otherwise, and if the processes cannot be started."
+)]
 pub struct Arguments {
     /// Device to use [default: that of the loopback interface]
     #[arg(long, short)]
@@ -61,6 +66,9 @@ pub struct Arguments {
     /// Do not run `ibv_rc_pingpong`, which otherwise runs where it is installed
     #[arg(long)]
     skip_pingpong: bool,
+    /// Print one line of JSON; implies --skip-pingpong
+    #[arg(long)]
+    json: bool,
 }
 
 /// One of the demo's two processes
@@ -167,12 +175,14 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     let device = choose(arguments.device.as_deref())?;
     let gid = find_gid(&device, arguments.gid_index)?;
     let mtu = find_mtu(&device, arguments.mtu)?;
-    print(&format!(
-        "Two processes on {} ({gid}), path MTU {}, messages of {}\n",
-        device.name(),
-        mtu.bytes(),
-        plan::show_size(arguments.plan.size),
-    ));
+    if !arguments.json {
+        print(&format!(
+            "Two processes on {} ({gid}), path MTU {}, messages of {}\n",
+            device.name(),
+            mtu.bytes(),
+            plan::show_size(arguments.plan.size),
+        ));
+    }
     let common = [
         ("--library", library.into_os_string()),
         ("--device", device.name().into()),
@@ -187,6 +197,18 @@ fn show(arguments: &Arguments) -> Result<ExitCode, DemoError> {
 
     let mut peers = Peers::start(device.name(), &common)?;
     let measured = peers.follow(&arguments.plan)?;
+    if arguments.json {
+        let operations = operations_json(&arguments.plan, &measured);
+        let document = json!({
+            "device": device.name(),
+            "gid": gid.to_string(),
+            "path_mtu": mtu.bytes(),
+            "size": arguments.plan.size,
+            "operations": operations,
+        });
+        print(&document.to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
     print(&table(&arguments.plan, &measured));
     if arguments.skip_pingpong {
         return Ok(ExitCode::SUCCESS);
@@ -411,6 +433,27 @@ fn show_rate(rate: f64) -> String {
     }
 }
 
+fn operations_json(plan: &Plan, measured: &[(Operation, Measured)]) -> Vec<Value> {
+    let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+    let row = |(operation, measured): &(Operation, Measured)| {
+        let bytes = match operation.is_atomic() {
+            true => 8,
+            false => plan.size,
+        };
+        json!({
+            "operation": operation.to_string(),
+            "requests": measured.requests,
+            "bytes": measured.requests * bytes,
+            "seconds": measured.elapsed.as_secs_f64(),
+            "latency_us": {
+                "p50": micros(measured.median),
+                "p99": micros(measured.percentile_99),
+            },
+        })
+    };
+    measured.iter().map(row).collect()
+}
+
 const HEADINGS: [&str; 5] = ["OPERATION", "VERIFIED", "RATE", "LATENCY", "99%"];
 
 fn table(plan: &Plan, measured: &[(Operation, Measured)]) -> String {
@@ -443,8 +486,8 @@ fn table(plan: &Plan, measured: &[(Operation, Measured)]) -> String {
     }
     format!(
         "{}\n\nAll bytes match, and each atomic was executed exactly once.\nLATENCY is the time of \
-         a single request from posting to completion, for {} bytes (atomics: 8 bytes):\nthe median \
-         and the 99th percentile.\n",
+         a single request from posting to completion, the median and the\n99th percentile, for {} \
+         bytes (atomics: 8 bytes).\n",
         align(&rows).join("\n"),
         plan.round_trips().size,
     )

@@ -12,9 +12,11 @@ pub struct Dissection {
     pub frames: u64,
     /// Frames of a link layer that is not supported.
     pub unsupported: u64,
+    /// Packets with the right ICRC.
     pub right: u64,
+    /// Packets with a wrong ICRC.
     pub wrong: u64,
-    /// Truncated packets.
+    /// Truncated packets, whose ICRC is not known.
     pub truncated: u64,
     pub malformed: u64,
     /// Packets that were captured at two interfaces, or twice at one.

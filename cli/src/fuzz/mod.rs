@@ -40,8 +40,9 @@ const DEFAULT_TIMEOUT_MS: u64 = 2000;
                   The peer listens through the RDMA CM, as `rping -s` does. In the private data \
                   of its REP it may grant memory: `urxe`, address (8 bytes), rkey, length, and \
                   size of each receive (4 bytes each), in network byte order. Alternatively, name \
-                  a queue pair that is already connected. Exit status: 1 if a response violates \
-                  the specification, 2 on errors."
+                  a queue pair that is already connected.\n\n\
+                  Exit status: 0 if all responses conform to the specification; 1 if one violates \
+                  it; 2 on errors, such as a peer that cannot be reached."
 )]
 pub struct Arguments {
     /// Address of the peer
@@ -64,6 +65,9 @@ pub struct Arguments {
     /// Repeat one test case and print each packet
     #[arg(long, value_name = "SEED:CASE", value_parser = case, conflicts_with_all = ["seed", "packets"])]
     replay: Option<(u64, u64)>,
+    /// Print the report as one line of JSON
+    #[arg(long, conflicts_with = "replay")]
+    json: bool,
     #[command(flatten)]
     given: ExistingConnection,
 }
@@ -154,7 +158,13 @@ fn try_peer(arguments: &Arguments) -> Result<u64, ConnectError> {
     let timeout = Duration::from_millis(arguments.timeout);
     let mut run = Run::new(&link, source, seed, timeout, arguments.replay.is_some());
     let result = cases(&mut run, arguments, first);
-    println!("seed {seed}: {}", run.report);
+    // Without a packet the error alone says what happened.
+    if result.is_ok() || run.report.packets > 0 {
+        match arguments.json {
+            true => println!("{}", run.report.json(seed)),
+            false => println!("seed {seed}: {}", run.report),
+        }
+    }
     result?;
     Ok(run.report.violations())
 }

@@ -76,7 +76,8 @@ impl Responder {
         self.grant
     }
 
-    /// Returns the message in progress: `None` for a SEND, the remaining bytes for a WRITE.
+    /// Returns the message of which the last packet has not arrived, if there is one: `Some(None)`
+    /// for a SEND, and the remaining bytes for a WRITE.
     pub fn message_in_progress(&self) -> Option<Option<u64>> {
         self.message.map(|message| match message {
             Message::Send { .. } => None,

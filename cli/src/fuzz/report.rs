@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde_json::{Value, json};
+
 use super::verdict::{Allowed, Rule};
 
 /// A response that the specification does not allow.
@@ -59,6 +61,31 @@ impl Report {
     /// Returns the number of violations.
     pub fn violations(&self) -> u64 {
         self.rules.values().map(|(_, violated)| violated).sum()
+    }
+
+    /// Returns the report of a run with this seed.
+    pub fn json(&self, seed: u64) -> Value {
+        let rules = self.rules.iter().map(|(rule, (tests, violated))| {
+            json!({"rule": rule.text(), "tests": tests, "violated": violated})
+        });
+        let violations = self.violations.iter();
+        let violations = violations.map(|((rule, expected, got), (times, cases))| {
+            json!({
+                "rule": rule.text(),
+                "expected": expected,
+                "got": got,
+                "times": times,
+                "cases": cases,
+            })
+        });
+        json!({
+            "seed": seed,
+            "packets": self.packets,
+            "cases": self.cases,
+            "connections": self.connections,
+            "rules": rules.collect::<Vec<_>>(),
+            "violations": violations.collect::<Vec<_>>(),
+        })
     }
 }
 

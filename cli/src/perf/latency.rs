@@ -52,12 +52,13 @@ impl Latencies {
     pub fn draw(&self) -> String {
         let mut rows = Vec::new();
         let largest = self.ranges().map(|(_, _, count)| count).max().unwrap_or(0);
+        let digits = largest.to_string().len();
         for (from, to, count) in self.ranges() {
             let eighths = (count * WIDTH * 8).div_ceil(largest.max(1));
             rows.push(vec![
                 format!("{:>9}", show(Duration::from_nanos(from))),
                 format!("{:>9}", show(Duration::from_nanos(to))),
-                count.to_string(),
+                format!("{count:>digits$}"),
                 bar(eighths),
             ]);
         }

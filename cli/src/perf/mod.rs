@@ -31,6 +31,7 @@ const MAX_DEPTH: u32 = 4096;
 /// Send messages that a peer sends back, and show the round trips
 #[derive(clap::Args)]
 #[command(
+    override_usage = "urxe ping [OPTIONS] PEER\n       urxe ping --listen [--port PORT]",
     after_help = "PEER runs `urxe ping --listen`; one listener also serves `urxe perf`.\n\n\
                   Exit status: 0 if every message came back; 1 if the peer cannot be reached or \
                   the connection fails."
@@ -52,6 +53,7 @@ pub struct PingArguments {
 /// Measure throughput and latency to a peer
 #[derive(clap::Args)]
 #[command(
+    override_usage = "urxe perf [OPTIONS] PEER\n       urxe perf --listen [--port PORT]",
     after_help = "PEER runs `urxe perf --listen`; one listener also serves `urxe ping`. The \
                   latency is that of one operation, with all others outstanding: --depth 1 \
                   measures it alone. The CPU time is that of this process.\n\n\
@@ -227,7 +229,7 @@ fn perf_text(
     let mut text = format!(
         "{} of {} bytes to {}, queue pairs: {}, depth: {}, {:.2} s\n\n\
          throughput     {:.3} GB/s ({:.2} Gbit/s), {:.0} operations/s\n\
-         CPU            {:.3} s for each GB, {:.2} us for each operation, {:.0}% of a processor\n",
+         CPU            {:.3} s/GB, {:.2} us/operation, {:.0}% of a processor\n",
         session.operation.name(),
         session.size,
         peer.ip(),
@@ -259,8 +261,18 @@ fn distribution(measured: &Measured) -> String {
          latency        min {}",
         show(latencies.min())
     );
-    for (name, percent) in PERCENTILES {
-        let _ = write!(text, ", {name} {}", show(latencies.percentile(percent)));
+    for (number, (name, percent)) in PERCENTILES.into_iter().enumerate() {
+        // Two lines, for terminals with 80 columns.
+        let separator = if number == PERCENTILES.len() / 2 {
+            ",\n               "
+        } else {
+            ", "
+        };
+        let _ = write!(
+            text,
+            "{separator}{name} {}",
+            show(latencies.percentile(percent))
+        );
     }
     text + "\n\n" + &latencies.draw()
 }

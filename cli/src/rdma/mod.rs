@@ -128,7 +128,7 @@ fn record(device: &Device, request: &Request) -> Record {
     }
 }
 
-/// Describes a device as `rdma dev` does. The index is that of `ibv_get_device_index`.
+/// Describes a device as `rdma dev` does. The index is that of the network interface.
 fn describe_device(device: &Device) -> Record {
     let mut record = Record::default();
     record.number("ifindex", device.interface_index(), "{}: ");

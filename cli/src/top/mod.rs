@@ -3,6 +3,7 @@
 mod rates;
 mod screen;
 
+use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
@@ -167,6 +168,7 @@ fn json_line(rows: &[Row], now: &Surveyed) -> String {
 /// Draws the screen until the user quits.
 fn show(terminal: &mut DefaultTerminal, arguments: &Arguments) -> io::Result<()> {
     let mut screen = Screen::new(arguments.sort, arguments.filter.clone());
+    screen.coloured = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let surveys = survey_regularly(arguments.interval);
     let mut before: Option<Surveyed> = None;
     loop {

@@ -85,6 +85,20 @@ impl Column {
         }
     }
 
+    /// Whether the cells are amounts, which are aligned at the right.
+    pub const fn is_amount(self) -> bool {
+        !matches!(self, Self::Program | Self::Qp | Self::Peer)
+    }
+
+    /// The least width, at which a change of a rate does not move the columns.
+    pub const fn min_width(self) -> usize {
+        match self {
+            Self::Sent | Self::Received => "999.9 MB".len(),
+            Self::RoundTrip => "99.9 us".len(),
+            _ => 0,
+        }
+    }
+
     /// The column to the right, or to the left.
     pub fn next(self, forward: bool) -> Self {
         let len = Self::ALL.len();

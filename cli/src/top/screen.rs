@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
@@ -18,8 +18,13 @@ pub struct Screen {
     /// Whether keys edit the filter.
     pub editing: bool,
     pub paused: bool,
+    /// Whether colours mark the selected column and rows with retransmissions. Must be unset if the
+    /// variable NO_COLOR is set: crossterm then writes a reset of all attributes for each colour.
+    pub coloured: bool,
     /// The number of rows above the first one on the screen.
     pub scrolled: usize,
+    /// Columns for which the terminal is too narrow.
+    pub hidden: usize,
     /// All queue pairs of the last survey.
     pub rows: Vec<Row>,
     pub processes: usize,
@@ -36,6 +41,20 @@ pub enum Request {
     Quit,
 }
 
+const EMPTY: &str = "\n No urxe process of this user has a queue pair in this network namespace.";
+
+/// The columns that a narrow terminal does not show, the first one first.
+const OPTIONAL: [Column; 8] = [
+    Column::Packets,
+    Column::Window,
+    Column::RoundTrip,
+    Column::Pid,
+    Column::Program,
+    Column::Retransmitted,
+    Column::Received,
+    Column::Sent,
+];
+
 const HELP: &str = " q quit  ←→ sort  r reverse  / filter  space pause  ↑↓ scroll";
 
 impl Screen {
@@ -46,7 +65,9 @@ impl Screen {
             filter,
             editing: false,
             paused: false,
+            coloured: true,
             scrolled: 0,
+            hidden: 0,
             rows: Vec::new(),
             processes: 0,
             silent: 0,
@@ -100,59 +121,95 @@ impl Screen {
             Constraint::Length(1),
         ]);
         let [top, middle, bottom] = areas.areas(frame.area());
-        frame.render_widget(Paragraph::new(self.summary()), top);
+        frame.render_widget(Paragraph::new(self.summary(top.width.into())), top);
         let rows = select(self.rows.clone(), &self.filter, self.column, self.reverse);
         self.scrolled = self.scrolled.min(rows.len().saturating_sub(1));
-        frame.render_widget(self.table(&rows), middle);
+        match self.rows.is_empty() {
+            true => frame.render_widget(Paragraph::new(EMPTY), middle),
+            false => {
+                let table = self.table(&rows, middle.width.into());
+                frame.render_widget(table, middle);
+            }
+        }
         frame.render_widget(Paragraph::new(self.footer()), bottom);
     }
 
-    fn summary(&self) -> Line<'static> {
+    /// Returns the totals, without the last ones where they do not fit.
+    fn summary(&self, width: usize) -> Line<'static> {
         let rate = |of: fn(&Row) -> f64| self.rows.iter().map(of).sum::<f64>() / 1e6;
         let retransmitted: f64 = self.rows.iter().map(|row| row.retransmitted).sum();
-        let mut text = format!(
-            " {} processes, {} queue pairs   sent {:.1} MB/s   received {:.1} MB/s   \
-             retransmitted {retransmitted:.0}/s",
-            self.processes,
-            self.rows.len() as u64 + self.omitted,
-            rate(|row| row.sent),
-            rate(|row| row.received),
-        );
-        if self.silent > 0 {
-            text += &format!("   without response: {}", self.silent);
-        }
+        let mut parts = vec![
+            format!(
+                "{}, {}",
+                counted(self.processes as u64, "process", "processes"),
+                counted(
+                    self.rows.len() as u64 + self.omitted,
+                    "queue pair",
+                    "queue pairs"
+                ),
+            ),
+            format!("sent {:.1} MB/s", rate(|row| row.sent)),
+            format!("received {:.1} MB/s", rate(|row| row.received)),
+            format!("retransmitted {retransmitted:.0}/s"),
+        ];
+        // Before the totals, which the table shows as well.
         if self.omitted > 0 {
-            text += &format!("   {} idle queue pairs omitted", self.omitted);
+            parts.insert(1, format!("{} idle omitted", self.omitted));
+        }
+        if self.silent > 0 {
+            parts.insert(1, format!("without response: {}", self.silent));
+        }
+        let mut text = String::new();
+        for part in parts {
+            let separator = if text.is_empty() { " " } else { "  " };
+            if text.chars().count() + separator.len() + part.len() > width {
+                break;
+            }
+            text = text + separator + &part;
         }
         Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
     }
 
-    fn table(&self, rows: &[Row]) -> Table<'static> {
-        let heading = |column: Column| {
-            let style = match column == self.column {
-                true => Style::new().fg(Color::Black).bg(Color::Green),
-                false => Style::new().add_modifier(Modifier::REVERSED),
-            };
-            let mark = match (column == self.column, self.reverse) {
-                (false, _) => "",
-                (true, false) => " ▼",
-                (true, true) => " ▲",
-            };
-            Cell::from(format!("{}{mark}", column.heading())).style(style)
+    fn table(&mut self, rows: &[Row], width: usize) -> Table<'static> {
+        let mark = if self.reverse { " ▲" } else { " ▼" };
+        let headings = Column::ALL.map(|column| {
+            let mark = if column == self.column { mark } else { "" };
+            format!("{}{mark}", column.heading())
+        });
+        // The rows above the screen count as well, so that scrolling does not move the columns.
+        let cells: Vec<_> = rows.iter().map(Row::cells).collect();
+        let columns = fit(&headings, &cells, self.column, width);
+        self.hidden = Column::ALL.len() - columns.len();
+
+        let colour = |style: Style, colour| match self.coloured {
+            true => style.fg(colour),
+            false => style,
         };
-        let shown = rows.iter().skip(self.scrolled).map(|row| {
+        let header = columns.iter().map(|&(at, _)| {
+            let column = Column::ALL[at];
+            let modifier = Modifier::REVERSED;
+            let style = match column == self.column {
+                // Bold distinguishes it without colours.
+                true => colour(
+                    Style::new().add_modifier(modifier | Modifier::BOLD),
+                    Color::Green,
+                ),
+                false => Style::new().add_modifier(modifier),
+            };
+            cell(at, headings[at].clone()).style(style)
+        });
+        let shown = rows.iter().zip(&cells).skip(self.scrolled);
+        let shown = shown.map(|(row, cells)| {
             let style = match row.retransmitted > 0.0 {
-                true => Style::new().fg(Color::Yellow),
+                true => colour(Style::new(), Color::Yellow),
                 false => Style::new(),
             };
-            TableRow::new(row.cells().map(Cell::from)).style(style)
+            let cells = columns.iter().map(|&(at, _)| cell(at, cells[at].clone()));
+            TableRow::new(cells).style(style)
         });
-        let widths = [8, 16, 20, 24, 11, 12, 11, 11, 8, 9].map(|width| match width {
-            24 => Constraint::Min(width),
-            width => Constraint::Length(width),
-        });
-        Table::new(shown.collect::<Vec<_>>(), widths)
-            .header(TableRow::new(Column::ALL.map(heading)))
+        let widths = columns.iter().map(|&(_, width)| width as u16);
+        Table::new(shown.collect::<Vec<_>>(), widths.map(Constraint::Length))
+            .header(TableRow::new(header.collect::<Vec<_>>()))
     }
 
     fn footer(&self) -> Line<'static> {
@@ -172,8 +229,67 @@ impl Screen {
         if self.paused {
             text += "   paused";
         }
+        if self.hidden > 0 && !self.rows.is_empty() {
+            text += &format!(
+                "   {}",
+                counted(self.hidden as u64, "column hidden", "columns hidden")
+            );
+        }
         Line::raw(text)
     }
+}
+
+/// Returns a count with the noun in its number.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Returns a cell of the column with this index.
+fn cell(at: usize, text: String) -> Cell<'static> {
+    let alignment = match Column::ALL[at].is_amount() {
+        true => Alignment::Right,
+        false => Alignment::Left,
+    };
+    Cell::from(Line::from(text).alignment(alignment))
+}
+
+/// Returns the columns that fit, by index, with their widths. Between two columns is a space. The
+/// queue pair, its peer and the selected column are always among them; the peer is cut off if they
+/// are too wide.
+fn fit(
+    headings: &[String; 10],
+    cells: &[[String; 10]],
+    selected: Column,
+    available: usize,
+) -> Vec<(usize, usize)> {
+    let width = |text: &String| text.chars().count();
+    let mut columns: Vec<(usize, usize)> = (0..headings.len())
+        .map(|at| {
+            let least = width(&headings[at]).max(Column::ALL[at].min_width());
+            let widest = cells.iter().map(|row| width(&row[at])).max().unwrap_or(0);
+            (at, widest.max(least))
+        })
+        .collect();
+    let total = |columns: &[(usize, usize)]| {
+        columns
+            .iter()
+            .map(|(_, width)| width + 1)
+            .sum::<usize>()
+            .saturating_sub(1)
+    };
+    for optional in OPTIONAL {
+        if total(&columns) <= available {
+            break;
+        }
+        columns.retain(|&(at, _)| Column::ALL[at] != optional || optional == selected);
+    }
+    let excess = total(&columns).saturating_sub(available);
+    for (at, width) in &mut columns {
+        if Column::ALL[*at] == Column::Peer {
+            *width = width.saturating_sub(excess).max(1);
+        }
+    }
+    columns
 }
 
 #[cfg(test)]
@@ -196,10 +312,14 @@ mod tests {
     }
 
     fn lines(screen: &mut Screen) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(140, 8)).expect("a buffer");
+        lines_of(screen, 140)
+    }
+
+    fn lines_of(screen: &mut Screen, width: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 8)).expect("a buffer");
         terminal.draw(|frame| screen.draw(frame)).expect("a buffer");
         let buffer = terminal.backend().buffer().clone();
-        let line = |y| (0..140).map(|x| buffer[(x, y)].symbol()).collect();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect();
         (0..8).map(line).collect()
     }
 
@@ -215,7 +335,7 @@ mod tests {
         let mut screen = screen();
         let shown = lines(&mut screen);
         assert!(
-            shown[0].contains("1 processes, 3 queue pairs   sent 6.0 MB/s"),
+            shown[0].contains("1 process, 3 queue pairs  sent 6.0 MB/s"),
             "{shown:?}"
         );
         assert!(shown[1].contains("SENT/s ▼"), "{shown:?}");
@@ -233,6 +353,65 @@ mod tests {
         );
         press(&mut screen, &[KeyCode::Left]);
         assert!(lines(&mut screen)[1].contains("PEER ▲"));
+    }
+
+    #[test]
+    fn narrow_terminal_shows_whole_cells_and_the_selected_column() {
+        let mut screen = screen();
+        for (width, selected) in [
+            (80, Column::Sent),
+            (60, Column::Packets),
+            (40, Column::Sent),
+        ] {
+            screen.column = selected;
+            let shown = lines_of(&mut screen, width);
+            let heading = format!("{} ▼", selected.heading());
+            assert!(shown[1].contains(&heading), "{shown:?}");
+            let fastest = screen.rows.iter().find(|row| row.qp.qpn == 0x12);
+            let cells = fastest.expect("a row").cells();
+            let [qp, peer] = [2, 3].map(|at| cells[at].as_str());
+            let row = shown.iter().find(|line| line.contains(qp));
+            let row = row.unwrap_or_else(|| panic!("{shown:?}"));
+            // The peer is the only cell that may be cut off.
+            assert!(width < 60 || row.contains(peer), "{shown:?}");
+            let at = Column::ALL.iter().position(|&column| column == selected);
+            assert!(row.contains(&cells[at.expect("a column")]), "{shown:?}");
+            assert!(screen.hidden > 0);
+        }
+        let shown = lines_of(&mut screen, 140);
+        assert!(
+            screen.hidden == 0 && !shown[7].contains("hidden"),
+            "{shown:?}"
+        );
+    }
+
+    #[test]
+    fn without_colours_the_selected_column_is_bold() {
+        let mut screen = screen();
+        for row in &mut screen.rows {
+            row.retransmitted = 1.0;
+        }
+        screen.coloured = false;
+        let mut terminal = Terminal::new(TestBackend::new(140, 8)).expect("a buffer");
+        terminal.draw(|frame| screen.draw(frame)).expect("a buffer");
+        let buffer = terminal.backend().buffer();
+        let cells = buffer.content.iter();
+        assert!(
+            cells
+                .clone()
+                .all(|cell| (cell.fg, cell.bg) == (Color::Reset, Color::Reset))
+        );
+        let both = Modifier::REVERSED | Modifier::BOLD;
+        let marked = cells
+            .filter(|cell| cell.modifier.contains(both))
+            .map(|cell| cell.symbol());
+        assert_eq!(marked.collect::<String>().trim(), "SENT/s ▼");
+    }
+
+    #[test]
+    fn screen_without_queue_pairs_says_so() {
+        let mut screen = Screen::new(Column::Sent, String::new());
+        assert!(lines(&mut screen)[2].contains("No urxe process of this user"));
     }
 
     #[test]

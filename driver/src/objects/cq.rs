@@ -44,7 +44,8 @@ impl Cq {
     /// overrides one for solicited ones. A completion in the queue that was added without a
     /// notification counts as the next one.
     pub fn arm(self: &Arc<Self>, solicited_only: bool) {
-        path::get().flush_deferred();
+        // Not the delayed ACKs: a program that was notified arms, polls and answers, in this order.
+        path::get().send_deferred();
         self.request_notification(solicited_only);
     }
 }

@@ -226,6 +226,7 @@ impl<T> EventQueue<T> {
                 if let Some(taken) = announced.take(&mut take) {
                     return Ok(Some(taken));
                 }
+                waiter.send_delayed_acks();
                 has_worked
             }
             _ => false,

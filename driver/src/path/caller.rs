@@ -142,7 +142,13 @@ impl Waiter<'_> {
     /// Does the work of the network once. True when there was any.
     #[inline]
     pub(crate) fn drive(&self) -> bool {
-        self.engine.drive()
+        self.engine.drive_in_wait()
+    }
+
+    /// Sends the ACKs that this thread has delayed, before it sleeps: the messages were not for it.
+    #[inline]
+    pub(crate) fn send_delayed_acks(&self) {
+        self.engine.send_delayed_acks();
     }
 
     /// Reports that [`Waiter::sockets`] is not a valid descriptor any more.

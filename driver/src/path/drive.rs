@@ -17,6 +17,11 @@ impl Engine {
         self.drive_as(Caller::Other, None)
     }
 
+    /// [`Engine::drive`] for a thread of the program that waits for an event.
+    pub(super) fn drive_in_wait(&self) -> bool {
+        self.drive_as(Caller::Wait, None)
+    }
+
     /// [`Engine::drive`] for a poll of the program that began at `now`. Disables cancellation of
     /// the thread where there is work.
     pub(super) fn drive_in_poll(&self, now: Time) -> bool {

@@ -89,7 +89,7 @@ impl ProgressThread {
             engine.fail_all();
         }
         let mode = self.policy.choose(polling, engine.waker.handoff(), now());
-        if mode != Mode::PollersReceive {
+        if !engine.waker.handoff().may_delay_acks(false) {
             engine.send_delayed_acks();
         }
         let interval = self.policy.begin_sleep(polling, mode, now(), cpu_times);

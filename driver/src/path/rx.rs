@@ -24,7 +24,9 @@ use urxe_proto::wire::{Packet, ParseError};
 pub(super) enum Caller {
     /// A thread of the program that polls, and may answer the messages that it gets.
     Poll,
-    /// The progress thread, or a thread of the program in a blocking call.
+    /// A thread of the program in a blocking call, which may answer them as well.
+    Wait,
+    /// The progress thread, or a thread of the program in a call that is not about messages.
     Other,
 }
 
@@ -295,7 +297,8 @@ impl<'a> Delivery<'a> {
     /// in `to_answer`.
     fn answer(&mut self) {
         let Engine { waker, polling, .. } = self.engine;
-        let may_delay = self.caller == Caller::Poll && waker.handoff().leaves_packets_to_polls();
+        let is_waiter = self.caller == Caller::Wait;
+        let may_delay = self.caller != Caller::Other && waker.handoff().may_delay_acks(is_waiter);
         let empty_polls = may_delay.then(|| polling.empty_polls());
         let mut others = self.to_answer.iter();
         let mut next = self.current.take();
@@ -307,7 +310,7 @@ impl<'a> Delivery<'a> {
                     let delays_ack = effects.delayed_ack;
                     self.engine.apply(qp, effects);
                     if delays_ack {
-                        self.engine.delay_ack(qp, self.regions);
+                        self.engine.delay_ack(qp, is_waiter, self.regions);
                     }
                 }
             }

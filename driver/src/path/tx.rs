@@ -56,12 +56,14 @@ impl Engine {
 
     /// Adds a queue pair to the list of those with a delayed ACK. Sends the ACK if it may no longer
     /// be delayed: the progress thread reads the list after it has stored that it sleeps for
-    /// longer.
-    pub(super) fn delay_ack(&self, qp: &Arc<Qp>, regions: &RegionTable) {
+    /// longer. `is_waiter` as for [`Handoff::may_delay_acks`].
+    ///
+    /// [`Handoff::may_delay_acks`]: crate::scheduling::handoff::Handoff::may_delay_acks
+    pub(super) fn delay_ack(&self, qp: &Arc<Qp>, is_waiter: bool, regions: &RegionTable) {
         if let Some(network) = self.network.get() {
             network.deferred.add_ack(Arc::clone(qp));
         }
-        if !self.waker.handoff().leaves_packets_to_polls() {
+        if !self.waker.handoff().may_delay_acks(is_waiter) {
             let effects = qp.send_delayed_ack(regions);
             self.apply(qp, effects);
         }
@@ -93,7 +95,7 @@ impl Engine {
     /// Sends the deferred sends only: the program has called again, and may still answer messages.
     /// The caller must hold no lock.
     #[inline]
-    pub(super) fn send_deferred(&self) {
+    pub(crate) fn send_deferred(&self) {
         if let Some(network) = self.network.get()
             && network.deferred.has_sends()
         {

@@ -84,14 +84,20 @@ impl Route {
                 index: av.sgid_index,
             })?;
         let local = ports.open(address)?;
+        let to = av.dgid.to_ip();
         let options = PathOptions {
             flow_key,
             traffic_class: av.traffic_class,
-            hop_limit: av.hop_limit,
+            // The kernel replaces the hop limit of an address vector by that of the route to the
+            // peer (`ib_resolve_unicast_gid_dmac`). Programs such as ibv_rc_pingpong rely on it:
+            // they set 1, with which no packet would pass a router.
+            hop_limit: match to.is_multicast() {
+                true => av.hop_limit,
+                false => 0,
+            },
             flow_label: av.flow_label,
             interface: device.interface_index(),
         };
-        let to = av.dgid.to_ip();
         let path = local.endpoint().path_with_faults(to, options, faults)?;
         if !to.is_multicast() {
             let (source, destination) = (address.with_port(0), address.peer(to, ROCE_PORT));

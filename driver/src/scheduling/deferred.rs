@@ -4,10 +4,10 @@
 //! Invariants:
 //!
 //! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.
-//! - ACKs are delayed only while the progress thread checks every few milliseconds
-//!   ([`Handoff::leaves_packets_to_polls`]); its check sends them.
+//! - ACKs are delayed only while the progress thread checks every few milliseconds, or is about to
+//!   be woken ([`Handoff::may_delay_acks`]); its check sends them.
 //!
-//! [`Handoff::leaves_packets_to_polls`]: super::handoff::Handoff::leaves_packets_to_polls
+//! [`Handoff::may_delay_acks`]: super::handoff::Handoff::may_delay_acks
 
 use super::limits::FLUSH_TIMEOUT;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};

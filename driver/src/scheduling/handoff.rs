@@ -158,6 +158,19 @@ impl Handoff {
         self.is(Mode::PollersReceive)
     }
 
+    /// Returns whether an ACK may be delayed: the progress thread sleeps for a bounded time, and
+    /// sends it after that. `is_waiter` says that the calling thread is one of the waiting threads,
+    /// and sends the ACK itself before it sleeps again: then the progress thread may also be
+    /// parked, since the thread wakes it in [`Handoff::leave`].
+    ///
+    /// In the other modes the progress thread has sent all delayed ACKs after it stored the mode.
+    pub(crate) fn may_delay_acks(&self, is_waiter: bool) -> bool {
+        fence(Ordering::SeqCst);
+        self.is(Mode::PollersReceive)
+            || self.is(Mode::WaitersReceive)
+            || (is_waiter && self.is(Mode::Parked))
+    }
+
     /// Stores that the thread sleeps until `deadline` at most, and returns the time until which it
     /// may sleep. `next` returns the time of the next work; `deadline` is that time as read before,
     /// or earlier.

@@ -298,7 +298,7 @@ impl Traffic {
             let arrived: Vec<_> = got.iter().flatten().collect();
             assert!(
                 arrived.iter().all(|datagram| **datagram == bytes),
-                "a datagram was changed"
+                "a datagram was changed: {step:02x?}, received {arrived:02x?}"
             );
             assert!(arrived.len() <= 1, "a datagram was received twice");
             if !sealed && !arrived.is_empty() {

@@ -228,3 +228,13 @@ fn probes_from_another_address_are_not_answered() {
     });
     assert_eq!(node.shared.counters().probes_in.get(), before);
 }
+
+#[test]
+fn first_datagram_of_a_new_connection_is_received_by_the_call_that_accepts_it() {
+    let [sender, receiver] = [(); 2].map(|()| Shared::new(Options::default()).unwrap());
+    let (src, dst) = ((Ipv4Addr::LOCALHOST, 50_000).into(), own_address());
+    assert!(sender.forward(receiver.slot(), &Datagram::new(src, dst, &[7; 20])));
+    let messages = receiver.recv_forwarded(&mut RecvBatch::new(), |_| {});
+    assert_eq!(messages.unwrap(), 1);
+    assert_eq!(receiver.counters().forwarded_in.get(), 1);
+}

@@ -20,7 +20,8 @@ pub struct AddressVector {
     pub sgid_index: u8,
     /// The flow label, 20 bits; it also determines the UDP source port (A17.9.3).
     pub flow_label: u32,
-    /// The hop limit or time to live; 0 selects the default.
+    /// The hop limit or time to live of multicast datagrams; 0 selects the default. Others have
+    /// that of the route to the peer.
     pub hop_limit: u8,
     /// The traffic class or type of service.
     pub traffic_class: u8,

@@ -69,8 +69,9 @@ counters! {
     probes,
     /// Timeouts that led to a retransmission.
     timeouts,
-    /// Timeouts of a long packet or response although the peer answered a short packet meanwhile: a
-    /// link of the path may have a smaller MTU.
+    /// Timeouts of a long packet or response although the peer answered a short packet meanwhile,
+    /// and long packets that the peer reported as missing, behind which it may have received short
+    /// ones only, until the retries were exhausted: a link of the path may have a smaller MTU.
     long_packet_timeouts,
     /// How often an acknowledgement covered a READ or atomic of which responses were missing.
     responses_lost,

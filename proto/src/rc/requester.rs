@@ -520,6 +520,24 @@ impl Requester {
         }
     }
 
+    /// Counts a long packet that the peer has reported as missing until the retries were exhausted,
+    /// if the packets behind it that the peer received may all have been short.
+    pub(super) fn note_long_packet_missing(&self, cx: &mut Context<'_>) {
+        let path_mtu = cx.attr.path_mtu;
+        let mut sent = (self.queue.head()..self.begun).filter_map(|index| self.queue.get(index));
+        // The request for a READ has no payload.
+        let ends_short = |wqe: &SendWqe| {
+            wqe.op.has_response()
+                || (wqe.packets > 0 && wqe.payload_of(wqe.packets - 1, path_mtu) <= LONG_PAYLOAD)
+        };
+        let oldest = self.queue.get(self.queue.head());
+        let is_request_long =
+            oldest.is_some_and(|it| !it.op.has_response()) && self.is_oldest_long(path_mtu);
+        if is_request_long && sent.any(ends_short) {
+            cx.counters.long_packet_timeouts += 1;
+        }
+    }
+
     /// Whether the oldest packet or response that is not done may exceed the MTU of a link.
     pub(super) fn is_oldest_long(&self, path_mtu: Mtu) -> bool {
         let oldest = self.queue.get(self.queue.head());

@@ -28,8 +28,6 @@ const RECEIVE: u64 = 1 << 63;
 /// The length of the GRH at the start of a UD receive buffer (11.4.1.2).
 const GRH: usize = 40;
 const BATCH: usize = 32;
-/// The hop limit, the same as for connections.
-const HOP_LIMIT: u8 = 64;
 
 /// A datagram in a receive buffer.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +180,6 @@ impl DatagramLink {
         let address = AddressVector {
             dgid: Gid::from_ip(canonical(SocketAddr::new(peer, 0))),
             sgid_index: self.bound.gid_index,
-            hop_limit: HOP_LIMIT,
             is_global: true,
             port: Bound::PORT,
             ..AddressVector::default()

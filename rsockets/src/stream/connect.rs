@@ -89,14 +89,13 @@ impl StreamSocket {
             Phase::Listening => return Err(Errno::INVAL.into()),
             Phase::Failed => return Err(Errno::NOTCONN.into()),
         }
-        drop(state);
-        match self.is_nonblocking() {
-            true => match &lock(&self.state).phase {
-                Phase::Connecting(_) => Err(Errno::INPROGRESS.into()),
-                _ => Ok(()),
-            },
-            false => self.wait_connected(),
+        // The reply may arrive as soon as the lock is released. The result of a connection that is
+        // established or refused by then is left to `poll` and `SO_ERROR`.
+        if self.is_nonblocking() {
+            return Err(Errno::INPROGRESS.into());
         }
+        drop(state);
+        self.wait_connected()
     }
 
     /// Sends a connection request. Address and route are resolved synchronously.

@@ -1,11 +1,11 @@
-//! Delayed ACKs: each is sent with the application's response, at the next empty poll of the
+//! Delayed ACKs: each is sent with the application's response, at the next empty poll or wait of the
 //! application, or by the progress thread.
 
 use crate::deferred::Deferred;
 use crate::delayed_ack::DelayedAck;
 use crate::handoff::{Handoff, Mode};
 use crate::sync::lock;
-use crate::system::{Timer, check, join, thread};
+use crate::system::{EventFd, Timer, check, join, thread};
 
 use loom::sync::Mutex;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ struct Engine {
     qps: [Arc<Qp>; 2],
     waiting: Deferred<Arc<Qp>, Timer>,
     handoff: Handoff,
+    /// Wakes the progress thread.
+    wake: EventFd,
 }
 
 impl Engine {
@@ -55,22 +57,32 @@ impl Engine {
             qps: [qp(expected), qp(MESSAGES - expected)],
             waiting: Deferred::with(Timer::new()),
             handoff: Handoff::new(),
+            wake: EventFd::new(),
         })
     }
 
-    /// Models the driver's `Incoming::answer` and `Engine::delay_ack`.
+    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`, in a
+    /// poll.
     fn arrive(&self, at: usize) {
+        self.receive(at, false);
+    }
+
+    fn receive(&self, at: usize, is_waiter: bool) {
         let qp = &self.qps[at];
         let mut acks = lock(&qp.0);
         acks.arrived += 1;
-        if !self.handoff.leaves_packets_to_polls() || !acks.delayed_ack.delays(NOW, 0) {
+        let may_delay = self.handoff.may_delay_acks(is_waiter);
+        if !may_delay || !acks.delayed_ack.delays(NOW, 0) {
             self.transmit(&mut acks);
             return;
         }
-        if !acks.delayed_ack.list() {
+        let is_listed = acks.delayed_ack.list();
+        // The driver adds to the engine's list after it has released the queue pair.
+        drop(acks);
+        if !is_listed {
             self.waiting.add_ack(Arc::clone(qp));
-            if !self.handoff.leaves_packets_to_polls() {
-                self.transmit(&mut acks);
+            if !self.handoff.may_delay_acks(is_waiter) {
+                self.send_delayed_ack(qp);
             }
         }
     }
@@ -95,6 +107,21 @@ impl Engine {
         acks.acknowledged = acks.arrived;
     }
 
+    /// Models a wait of the application that the last of `messages` messages ends. Like the
+    /// driver's `Waiter`, the thread wakes the progress thread if that is parked.
+    fn wait(&self, at: usize, messages: u32) {
+        self.handoff.enter();
+        for message in 0..messages {
+            if message > 0 {
+                self.poll();
+            }
+            self.receive(at, true);
+        }
+        if self.handoff.leave(false) {
+            self.wake.write();
+        }
+    }
+
     /// Models an empty poll.
     fn poll(&self) {
         self.waiting.take_acks(|qp| self.send_delayed_ack(&qp));
@@ -107,6 +134,23 @@ impl Engine {
         for polls in [true, false] {
             let mode = self.handoff.choose(polls, false, 0, &mut returns);
             assert_eq!(mode == Mode::PollersReceive, polls);
+            self.poll();
+        }
+    }
+
+    /// Models the progress thread beside an application that waits, until it receives itself.
+    fn run_progress_thread_beside_waits(&self) {
+        let mut returns = 0;
+        loop {
+            let mode = self.handoff.choose(false, false, 0, &mut returns);
+            if !self.handoff.may_delay_acks(false) {
+                self.poll();
+            }
+            match mode {
+                Mode::Receiving => return,
+                Mode::Parked => self.wake.wait(),
+                Mode::PollersReceive | Mode::WaitersReceive => {}
+            }
             self.poll();
         }
     }
@@ -165,6 +209,32 @@ pub fn progress_thread_sends_delayed_acks() {
             engine.arrive(0);
         });
         engine.run_progress_thread();
+        join(program);
+        engine.assert_all_are_acknowledged();
+    });
+}
+
+/// A thread waits for each message, and responds only to the first.
+pub fn acks_delayed_in_waits_are_sent() {
+    check(3, || {
+        let engine = Engine::new(2);
+        let program = thread(&engine, |engine| {
+            engine.wait(0, 1);
+            engine.respond();
+            engine.wait(0, 1);
+        });
+        engine.run_progress_thread_beside_waits();
+        join(program);
+        engine.assert_all_are_acknowledged();
+    });
+}
+
+/// A thread receives two messages in one wait, and responds to none.
+pub fn acks_delayed_in_one_wait_are_sent() {
+    check(3, || {
+        let engine = Engine::new(2);
+        let program = thread(&engine, |engine| engine.wait(0, 2));
+        engine.run_progress_thread_beside_waits();
         join(program);
         engine.assert_all_are_acknowledged();
     });

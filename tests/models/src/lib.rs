@@ -4,13 +4,15 @@
 //! of the threads, and every value that the memory model permits for a load.
 //!
 //! The files are included by path, so the checked code is the code that runs. They import their
-//! primitives from `crate::sync`, which is loom's here. They use no descriptors; [`system`] models
+//! primitives from `crate::sync`, or from `crate::futex` the lock itself; these are loom's here. They use no descriptors; [`system`] models
 //! the kernel. Loom reports a thread that waits without a possible wake-up as a deadlock.
 //!
 //! `tests/models.rs` runs each model.
 
 pub mod acknowledgements;
 pub mod deferred_sends;
+mod futex;
+pub mod locks;
 pub mod notifications;
 pub mod operations;
 pub mod ownership;
@@ -42,6 +44,10 @@ mod delayed_ack;
 #[allow(dead_code, reason = "the models do not resize or purge")]
 #[path = "../../../driver/src/queues/cq/entries.rs"]
 mod entries;
+#[allow(dead_code, reason = "only the driver's tests read the state")]
+#[path = "../../../driver/src/futex_lock.rs"]
+mod futex_lock;
+#[allow(dead_code, reason = "the models do not post")]
 #[path = "../../../driver/src/scheduling/handoff.rs"]
 mod handoff;
 #[allow(

@@ -19,6 +19,8 @@ models! {
         thread_wakes_at_the_earliest_deadline,
     }
     acknowledgements {
+        acks_delayed_in_one_wait_are_sent,
+        acks_delayed_in_waits_are_sent,
         delayed_acks_are_sent_without_a_response,
         delayed_acks_of_two_queue_pairs_are_all_sent,
         progress_thread_sends_delayed_acks,
@@ -26,6 +28,11 @@ models! {
     deferred_sends {
         deferred_sends_are_flushed_at_the_timeout,
         deferred_sends_are_flushed_while_another_thread_polls,
+    }
+    locks {
+        each_waiting_thread_gets_the_lock,
+        woken_thread_gets_the_lock_after_another,
+        attempt_to_lock_excludes_others,
     }
     operations {
         each_operation_completes,

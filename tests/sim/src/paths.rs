@@ -426,6 +426,34 @@ mod tests {
         }
     }
 
+    /// A broken switch marks each packet (ECN CE). The window then shrinks to its minimum, and the
+    /// transfer proceeds without timeouts.
+    #[test]
+    fn transfers_proceed_on_a_path_that_marks_each_packet() {
+        for micros in [100, 10_000] {
+            for algorithm in Algorithm::ALL {
+                let path = Path::new(1_000, micros);
+                let case = Case {
+                    mark: 0,
+                    duration: path.round_trip * 1000,
+                    ..path.case()
+                };
+                for work in [
+                    Work::Write(MESSAGE),
+                    Work::Send(MESSAGE),
+                    Work::Read(MESSAGE),
+                ] {
+                    let outcome = run(&case, algorithm, true, work);
+                    let cell = format!("{path:?}, {algorithm}, {work:?}: {outcome:?}");
+                    // About a packet in each round trip, which includes its transmission, and none
+                    // twice.
+                    assert!(outcome.arrived >= 500, "{cell}");
+                    assert_eq!(outcome.arrived_again, 0, "{cell}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn window_covers_a_path_of_80_mb() {
         let outcome = Transfer::Write.run(Path::new(25_000, 26_000), Algorithm::default());

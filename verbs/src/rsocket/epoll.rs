@@ -1,10 +1,12 @@
-//! epoll for rsockets and kernel descriptors: a list of descriptors that is polled.
+//! epoll for rsockets and kernel descriptors.
 //!
-//! Events are level-triggered, even with `EPOLLET`.
+//! An instance has a list of rsockets, which are polled, and an epoll instance of the kernel with all
+//! other descriptors. Thus the kernel decides which events these have, and removes a descriptor when
+//! it is closed. Events of rsockets are level-triggered, even with `EPOLLET`.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,9 +15,10 @@ use libc::{epoll_event, pollfd};
 use super::poll;
 use crate::entry;
 use crate::errno::Errno;
+use urxe_rsockets as sockets;
 use urxe_rsockets::watch::Wake;
 
-/// The polled descriptors, in the order in which they were added.
+/// The rsockets, in the order in which they were added.
 #[derive(Default)]
 struct List {
     entries: Vec<Entry>,
@@ -33,6 +36,8 @@ struct Entry {
 struct Epoll {
     /// Signalled when the list changes. Its descriptor is the number of the epoll instance.
     changed: Arc<Wake>,
+    /// The kernel's instance, with the descriptors that are not rsockets.
+    kernel: OwnedFd,
     list: Mutex<List>,
 }
 
@@ -58,6 +63,27 @@ pub(super) fn close(number: c_int) -> Result<(), Errno> {
     removed.map(drop).ok_or(Errno(libc::EBADF))
 }
 
+/// Removes an rsocket from all epoll instances, as the kernel removes a closed descriptor.
+///
+/// The caller must not have freed its number yet, which the next descriptor may have.
+pub(super) fn forget(socket: RawFd) {
+    let epolls = lock(&EPOLLS);
+    for epoll in epolls.iter().flat_map(HashMap::values) {
+        lock(&epoll.list).entries.retain(|entry| entry.fd != socket);
+    }
+}
+
+/// Creates an epoll instance of the kernel.
+fn create() -> Result<OwnedFd, Errno> {
+    // SAFETY: the call has no preconditions.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    match fd < 0 {
+        true => Err(std::io::Error::last_os_error().into()),
+        // SAFETY: the call has succeeded, so `fd` is an open descriptor that has no other owner.
+        false => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
 /// Creates an epoll instance for rsockets. Returns its descriptor, or -1 with `errno`.
 pub extern "C" fn repoll_create(flags: c_int) -> c_int {
     entry::number("repoll_create", || {
@@ -66,6 +92,7 @@ pub extern "C" fn repoll_create(flags: c_int) -> c_int {
         }
         let epoll = Arc::new(Epoll {
             changed: Wake::new()?,
+            kernel: create()?,
             list: Mutex::default(),
         });
         let number = epoll.changed.fd().as_raw_fd();
@@ -106,6 +133,16 @@ pub unsafe extern "C" fn repoll_ctl(
         };
         let mut list = lock(&epoll.list);
         let known = list.entries.iter().position(|other| other.fd == fd);
+        if known.is_none() && sockets::find(fd).is_none() {
+            drop(list);
+            // SAFETY: `event` is null, which the kernel refuses where it is needed, or readable: the
+            // caller's contract, section Safety.
+            let status = unsafe { libc::epoll_ctl(epoll.kernel.as_raw_fd(), op, fd, event) };
+            return match status {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error().into()),
+            };
+        }
         match (op, known) {
             (libc::EPOLL_CTL_ADD, Some(_)) => return Err(Errno(libc::EEXIST)),
             (libc::EPOLL_CTL_ADD, None) => list.entries.push(entry(event)?),
@@ -144,13 +181,16 @@ pub unsafe extern "C" fn repoll_wait(
                 .filter(|entry| !entry.silent)
                 .map(to_pollfd)
                 .collect();
-            fds.push(pollfd {
-                fd: epfd,
-                events: libc::POLLIN,
-                revents: 0,
-            });
+            for fd in [epfd, epoll.kernel.as_raw_fd()] {
+                fds.push(pollfd {
+                    fd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                });
+            }
             let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
             let found = poll::poll(&mut fds, left)?;
+            let kernel_is_ready = fds.pop().is_some_and(|kernel| kernel.revents != 0);
             fds.pop();
             let ready = fds.iter().filter(|fd| fd.revents != 0).take(most);
             let ready: Vec<_> = ready.collect();
@@ -173,6 +213,12 @@ pub unsafe extern "C" fn repoll_wait(
                 reported += 1;
             }
             drop(list);
+            if kernel_is_ready && reported < most {
+                // SAFETY: `reported` is below `most`, which is `maxevents`, and `events` points to
+                // `maxevents` writable elements: the caller's contract, section Safety.
+                reported +=
+                    unsafe { collect(&epoll.kernel, events.add(reported), most - reported) }?;
+            }
             // A change of the list is not reported; wait again.
             if reported > 0 || found == 0 {
                 return Ok(reported as c_int);
@@ -189,4 +235,15 @@ fn to_pollfd(entry: &Entry) -> pollfd {
         events: (entry.events & bits.cast_unsigned()) as i16,
         revents: 0,
     }
+}
+
+/// Stores the events of the kernel's descriptors. Returns their number.
+///
+/// # Safety
+/// `events` must point to `most` writable elements, and `most` must be from 1 to `c_int::MAX`.
+unsafe fn collect(kernel: &OwnedFd, events: *mut epoll_event, most: usize) -> Result<usize, Errno> {
+    // SAFETY: `events` points to `most` writable elements, and `most` is a positive `c_int`: the
+    // contract in section Safety.
+    let count = unsafe { libc::epoll_wait(kernel.as_raw_fd(), events, most as c_int, 0) };
+    usize::try_from(count).map_err(|_| std::io::Error::last_os_error().into())
 }

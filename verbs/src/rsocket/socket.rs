@@ -153,10 +153,13 @@ pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
 /// Closes an rsocket. Returns 0, or -1 with `errno`.
 pub extern "C" fn rclose(socket: c_int) -> c_int {
     entry::status_or_minus_one("rclose", || {
-        match sockets::remove(socket) {
-            Some(Socket::Stream(stream)) => stream.close(),
-            Some(Socket::Datagram(datagrams)) => datagrams.close(),
-            None => epoll::close(socket)?,
+        let Some(removed) = sockets::remove(socket) else {
+            return epoll::close(socket);
+        };
+        epoll::forget(socket);
+        match removed {
+            Socket::Stream(stream) => stream.close(),
+            Socket::Datagram(datagrams) => datagrams.close(),
         }
         Ok(())
     })

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::AWAIT_SERVER;
 use crate::packages;
 use crate::release::succeed;
 
@@ -33,9 +34,9 @@ done
 touch complete
 "#;
 
-/// The script that runs programs in namespaces of its own: $1 is the directory with the unpacked
-/// packages, $2 the tarball. The demo executes itself, which needs the emulator in the kernel's
-/// list of formats.
+/// The script that runs programs in namespaces of its own, after [`AWAIT_SERVER`]: $1 is the
+/// directory with the unpacked packages, $2 the tarball. The demo executes itself, which needs the
+/// emulator in the kernel's list of formats.
 const RUN: &str = r#"
 set -eu
 ip link set lo up
@@ -51,7 +52,7 @@ for service in rc uc ud; do
             "$QEMU_LD_PREFIX/usr/bin/ibv_${service}_pingpong" -g 0 "$@"
     }
     program &
-    sleep 3
+    await_server
     program 127.0.0.1
     wait "$!"
 done
@@ -71,7 +72,9 @@ pub(super) fn check(tarball: &Path, target: &Path) -> Result<(), String> {
     succeed(
         Command::new("timeout")
             .args(["300", "unshare", "--mount", "--net", "--pid", "--fork"])
-            .args(["--kill-child", "sh", "-c", RUN, "sh"])
+            .args(["--kill-child", "sh", "-c"])
+            .arg([AWAIT_SERVER, RUN].concat())
+            .arg("sh")
             .args([directory.as_path(), tarball]),
     )
     .map_err(|error| format!("on emulated ARM64: {error}; see its output above"))

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::AWAIT_SERVER;
 use super::products::VERSION;
 use crate::debian_root;
 use crate::release::succeed;
@@ -33,17 +34,11 @@ exec chroot /mnt/root env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/
     name="$3" sh -euxc "$4"
 "#;
 
-/// The script that runs in the fresh root.
+/// The script that runs in the fresh root, after [`AWAIT_SERVER`].
 const INSIDE: &str = r#"
 pingpong() {
     "$@" ibv_rc_pingpong -g 0 &
-    # Until the server listens at its port, 18515.
-    tries=0
-    until cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 [0-9A-F:]* 0A '; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 600 ]
-        sleep 0.1
-    done
+    await_server
     "$@" ibv_rc_pingpong -g 0 127.0.0.1
     wait "$!"
 }
@@ -80,6 +75,7 @@ of() { echo "$1"_*_"$(dpkg --print-architecture)".deb; }
 dpkg --install "$(of urxe)" "$(of urxe-dev)"
 test -e /usr/include/urxe/infiniband/verbs.h
 test -e /usr/share/man/man1/urxe-run.1
+test -e /usr/share/doc/urxe-dev/LICENSE-MIT
 hash -r
 urxe demo --transfer 8MiB --atomics 1000
 pingpong urxe run --
@@ -101,6 +97,7 @@ rpm --install --nodeps "$(of urxe)"
 rpm --install "$(of urxe-devel)"
 rpm --query --package --requires "$(of urxe-replacements)" | grep -x /sbin/ldconfig
 rpm --install --nodeps "$(of urxe-replacements)"
+test -e /usr/share/doc/urxe-devel/LICENSE-MIT
 rpm --verify --nodeps urxe urxe-devel urxe-replacements
 test -e /usr/include/urxe/infiniband/verbs.h
 pingpong urxe run --
@@ -121,7 +118,8 @@ pub(super) fn check(packages: &Path, target: &Path, triple: &str) -> Result<(), 
             .args(["300", "unshare", "--mount", "--net", "--pid", "--fork"])
             .args(["--kill-child", "sh", "-c", OUTSIDE, "sh"])
             .args([base.as_path(), packages])
-            .args([&format!("urxe-{VERSION}-{triple}"), INSIDE]),
+            .arg(format!("urxe-{VERSION}-{triple}"))
+            .arg([AWAIT_SERVER, INSIDE].concat()),
     )
     .map_err(|error| format!("in the fresh root: {error}; see its output above"))
 }

@@ -33,6 +33,20 @@ use split::{Needs, PACKAGES};
 /// The name of the step in `cargo xtask test`.
 pub(crate) const NAME: &str = "dist";
 
+/// A shell function that waits until a server listens at TCP port 18515, the default of rdma-core's
+/// examples and of this repository's examples in C. For `sh -e`, which the function ends after a
+/// minute.
+const AWAIT_SERVER: &str = r#"
+await_server() {
+    tries=0
+    until cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 [0-9A-F:]* 0A '; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 600 ]
+        sleep 0.1
+    done
+}
+"#;
+
 #[derive(clap::Args)]
 pub(crate) struct DistOptions {
     /// Target triple, with the oldest glibc where it matters, as in
@@ -242,11 +256,15 @@ fn split_up(
     let needs = Needs::of(&[tree.join("bin/urxe"), tree.join("lib/urxe/liburxe.so")])?;
     let mut files = Vec::new();
     for package in &PACKAGES {
-        let root = out.join("staging").join(package.debian_name);
-        package.stage(tree, &root)?;
-        files::set_modes(&root)?;
+        let stage = |manager: &str, name: &str| {
+            let root = out.join("staging").join(manager).join(name);
+            package.stage(name, tree, &root)?;
+            files::set_modes(&root)?;
+            Ok::<_, String>(root)
+        };
+        let root = stage("rpm", package.rpm_name)?;
         files.push(rpm::pack(package, products, &needs, &root, epoch, out)?);
-        // Last, because it adds its control files to the root.
+        let root = stage("debian", package.debian_name)?;
         files.push(debian::pack(package, products, &needs, &root, epoch, out)?);
     }
     Ok(files)

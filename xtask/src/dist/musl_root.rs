@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::AWAIT_SERVER;
 use crate::packages;
 use crate::release::succeed;
 
@@ -23,7 +24,7 @@ mkdir -p $root/bin $root/lib $root/dev $root/proc $root/sys $root/tmp $root/opt 
 tar -xzf "$1" -C $root/opt --strip-components=1
 for loader in /lib/ld-musl-*.so.1; do cp -L "$loader" $root/lib; done
 cp /bin/busybox $root/bin
-for name in sh cat ip sleep; do ln -s busybox "$root/bin/$name"; done
+for name in sh cat grep ip sleep; do ln -s busybox "$root/bin/$name"; done
 # Of musl-gcc's own directories none has the kernel's headers.
 for name in linux rdma asm-generic; do ln -s "/usr/include/$name" /mnt/kernel; done
 ln -s "/usr/include/$(uname -m)-linux-gnu/asm" /mnt/kernel
@@ -38,13 +39,13 @@ mount --rbind /dev $root/dev
 exec chroot $root /bin/busybox env -i HOME=/tmp PATH=/opt/bin:/bin sh -euxc "$3"
 "#;
 
-/// The script that runs in the root.
+/// The script that runs in the root, after [`AWAIT_SERVER`].
 const INSIDE: &str = r#"
 urxe doctor
 urxe run -- list_devices
 for name in connected datagram shared_receives; do
     urxe run -- $name &
-    sleep 2
+    await_server
     urxe run -- $name 127.0.0.1
     wait "$!"
 done
@@ -59,7 +60,7 @@ pub(super) fn check(tarball: &Path, workspace: &Path) -> Result<(), String> {
             .args(["300", "unshare", "--mount", "--net", "--pid", "--fork"])
             .args(["--kill-child", "sh", "-c", OUTSIDE, "sh"])
             .args([tarball, &workspace.join("examples/c")])
-            .arg(INSIDE),
+            .arg([AWAIT_SERVER, INSIDE].concat()),
     )
     .map_err(|error| format!("in the root with musl: {error}; see its output above"))
 }

@@ -66,8 +66,9 @@ impl Package {
         self.paths.is_empty()
     }
 
-    /// Writes the files of this package to `root`, as they are installed.
-    pub(super) fn stage(&self, tree: &Path, root: &Path) -> Result<(), String> {
+    /// Writes the files of this package to `root`, as they are installed by the package manager for
+    /// which the package has this name.
+    pub(super) fn stage(&self, name: &str, tree: &Path, root: &Path) -> Result<(), String> {
         let usr = root.join("usr");
         for path in self.paths {
             copy(&tree.join(path), &usr.join(path))?;
@@ -83,7 +84,7 @@ impl Package {
         // The licence is in the package that this one needs.
         let documents = usr.join("share/doc");
         fs::create_dir_all(&documents)
-            .and_then(|()| symlink("urxe", documents.join(self.debian_name)))
+            .and_then(|()| symlink("urxe", documents.join(name)))
             .map_err(|error| format!("{}: {error}", documents.display()))
     }
 }

@@ -4,8 +4,7 @@
 //! A workflow must have one job. Its steps may be scripts, this repository's action, and
 //! `actions/checkout`, which copies a directory. The environment of the steps has a new home
 //! directory, PATH, and the directories of Cargo and rustup. An expression is the name of an input
-//! or output, or several names with `||`, of which the first nonempty value is used. Other steps
-//! and expressions are errors.
+//! or output. Other steps and expressions are errors.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -157,8 +156,6 @@ impl<'a> Runner<'a> {
             let value = value.ok_or_else(|| format!("the input {name} is required"))?;
             values.insert(format!("inputs.{name}"), value);
         }
-        let here = self.repository.display().to_string();
-        values.insert("github.action_path".to_owned(), here);
         self.steps(&action["runs"]["steps"], &mut values)?;
         for (name, output) in action["outputs"].as_hash().into_iter().flatten() {
             let value = scalar(&output["value"]).unwrap_or_default();
@@ -185,6 +182,7 @@ impl<'a> Runner<'a> {
             .env("HOME", self.directory.join("home"))
             .env("RUNNER_TEMP", self.directory.join("temp"))
             .env("GITHUB_WORKSPACE", self.directory.join("work"))
+            .env("GITHUB_ACTION_PATH", self.repository)
             .envs(&self.variables);
         for (name, value) in step["env"].as_hash().into_iter().flatten() {
             let name = name.as_str().ok_or("a variable without a name")?;
@@ -233,23 +231,12 @@ fn expand(text: &str, values: &Values) -> Result<String, String> {
         let (expression, rest) = part
             .split_once("}}")
             .ok_or("an expression without an end")?;
-        whole += &evaluate(expression, values)?;
+        let name = expression.trim();
+        let value = values.get(name);
+        whole += value.ok_or_else(|| format!("unknown expression {name}"))?;
         whole += rest;
     }
     Ok(whole)
-}
-
-/// Returns the first nonempty operand of an expression. Those after it are not evaluated.
-fn evaluate(expression: &str, values: &Values) -> Result<String, String> {
-    for operand in expression.split("||") {
-        let operand = operand.trim();
-        let value = values.get(operand);
-        let value = value.ok_or_else(|| format!("unknown expression {operand}"))?;
-        if !value.is_empty() {
-            return Ok(value.clone());
-        }
-    }
-    Ok(String::new())
 }
 
 /// Returns a string, number or boolean as text.
@@ -278,12 +265,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expression_is_the_first_operand_with_a_value() {
+    fn expression_is_replaced_by_the_value_of_its_name() {
         let values = [("inputs.url", ""), ("inputs.version", "1.2")];
         let values: Values = values
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();
-        let text = "a ${{ inputs.url || inputs.version }} b";
+        let text = "a ${{ inputs.version }}${{ inputs.url }} b";
         assert_eq!(expand(text, &values), Ok("a 1.2 b".to_owned()));
         assert_eq!(
             expand("no expression", &values).as_deref(),

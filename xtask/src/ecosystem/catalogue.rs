@@ -44,10 +44,12 @@ pub(super) const PROGRAMS: &[Program] = &[
             "librdmacm-dev",
             "libnuma-dev",
         ],
-        // Without optimization of the tests, which are a million lines after expansion.
+        // Debian renames the directory `debian`, which configure.ac needs. Without optimization of the
+        // tests, which are a million lines after expansion.
         prepare: "$WORKSPACE/tests/ecosystem/source.sh bookworm ucx\n\
                   [ ! -x source/test/gtest/gtest ] || exit 0\n\
                   cd source\n\
+                  [ -e debian ] || ln -s debian.upstream debian\n\
                   [ -f Makefile ] || { ./autogen.sh; ./contrib/configure-release --enable-gtest \
                   --without-java --without-go --disable-doxygen-doc; } >build.log 2>&1\n\
                   flags='-g0 -Wno-error'\n\
@@ -674,6 +676,94 @@ by name.",
             known: None,
         }],
         needs: "",
+    },
+    Program {
+        name: "nixl",
+        title: "NIXL, backend UCX",
+        packages: &["python3-venv"],
+        // Without dependencies, which are packages for GPUs.
+        prepare: "[ ! -d venv ] || exit 0\n\
+                  python3 -m venv venv.new\n\
+                  venv.new/bin/pip install --quiet --no-deps nixl==1.5.1 nixl-cu12==1.5.1 numpy\n\
+                  mv venv.new venv",
+        version: "echo 1.5.1",
+        runs: &[Run {
+            name: "write and read 1 MiB, with a notification",
+            places: BOTH,
+            server: Some(Server {
+                command: "urxe run -- venv/bin/python $WORKSPACE/tests/ecosystem/nixl_transfer.py \
+                          memory",
+                ready: Ready::Output("ready"),
+                stays: true,
+            }),
+            client: "urxe run -- venv/bin/python $WORKSPACE/tests/ecosystem/nixl_transfer.py \
+                     --peer memory",
+            expected: "nixl: correct",
+            limit: 60,
+            known: None,
+        }],
+        needs: "The wheel contains UCX and libibverbs, the latter under another name, which `urxe run` \
+replaces. It\nneeds no GPU for main memory.",
+    },
+    Program {
+        name: "rsockets",
+        title: "Socket programs over librspreload.so",
+        packages: &["redis-server", "iperf3", "nginx-light", "curl"],
+        prepare: "mkdir -p www\n\
+                  head -c 3000000 /dev/urandom >www/file\n\
+                  cat >nginx.conf <<EOF\n\
+                  daemon off; master_process off; error_log stderr; pid $PWD/nginx.pid;\n\
+                  events { }\n\
+                  http { access_log off; client_body_temp_path $PWD/1; proxy_temp_path $PWD/2;\n\
+                  fastcgi_temp_path $PWD/3; uwsgi_temp_path $PWD/4; scgi_temp_path $PWD/5;\n\
+                  server { listen 8080; root $PWD/www; } }\n\
+                  EOF",
+        version: version_of!("redis-server iperf3 nginx-light curl"),
+        runs: &[
+            Run {
+                name: "redis-server and redis-benchmark",
+                places: BOTH,
+                server: Some(Server {
+                    command: "urxe run --rsockets -- redis-server --port 6379 --save '' \
+                              --bind {server}",
+                    ready: Ready::Output("Ready to accept connections"),
+                    stays: true,
+                }),
+                client: "urxe run --rsockets -- redis-benchmark -h {server} -n 2000 -c 4 -t get,set --csv",
+                expected: "\"SET\"",
+                limit: 60,
+                known: None,
+            },
+            Run {
+                name: "iperf3",
+                places: BOTH,
+                server: Some(Server {
+                    command: "urxe run --rsockets -- iperf3 --server --one-off --bind {server}",
+                    ready: Ready::Output("Server listening"),
+                    stays: false,
+                }),
+                client: "urxe run --rsockets -- iperf3 --client {server} --time 1",
+                expected: "receiver",
+                limit: 60,
+                known: None,
+            },
+            Run {
+                name: "nginx and curl",
+                places: BOTH,
+                server: Some(Server {
+                    command: "urxe run --rsockets -- nginx -c $PWD/nginx.conf",
+                    ready: Ready::Seconds(4),
+                    stays: true,
+                }),
+                client: "urxe run --rsockets -- curl --silent --show-error --output got \
+                         http://{server}:8080/file && cmp got www/file && echo equal",
+                expected: "equal",
+                limit: 60,
+                known: None,
+            },
+        ],
+        needs: "`urxe run --rsockets` at both ends. nginx needs `master_process off`, since its workers \
+are children\nthat inherit the listener.",
     },
     Program {
         name: "librpma",

@@ -17,6 +17,18 @@ pub(super) struct Imports {
     edges: BTreeMap<(Module, Module), String>,
 }
 
+/// How many files and imports a package has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Counts {
+    pub(super) files: usize,
+    /// The pairs of files of which the first imports from the second.
+    pub(super) imports: usize,
+    /// The files in import cycles.
+    pub(super) files_in_cycles: usize,
+    /// The imports that are a part of a cycle.
+    pub(super) imports_in_cycles: usize,
+}
+
 impl Imports {
     pub(super) fn of(texts: &BTreeMap<Module, String>) -> Result<Self, String> {
         let mut contents = BTreeMap::new();
@@ -106,6 +118,31 @@ impl Imports {
             problems.push(format!("import cycle: {}", steps.join(", ")));
         }
         problems
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let reached: BTreeMap<&Module, BTreeSet<&Module>> = (self.files.iter())
+            .map(|file| (file, self.reached_from(file)))
+            .collect();
+        let in_cycle = (reached.iter()).filter(|(file, reached)| reached.contains(*file));
+        let is_returned = |(from, to): &&(Module, Module)| reached[to].contains(from);
+        Counts {
+            files: self.files.len(),
+            imports: self.edges.len(),
+            files_in_cycles: in_cycle.count(),
+            imports_in_cycles: self.edges.keys().filter(is_returned).count(),
+        }
+    }
+
+    /// The files that a file imports from, directly or through others.
+    fn reached_from(&self, file: &Module) -> BTreeSet<&Module> {
+        let mut reached = BTreeSet::new();
+        let mut next = vec![file];
+        while let Some(from) = next.pop() {
+            let imports = self.edges.keys().filter(|(importer, _)| importer == from);
+            next.extend(imports.filter_map(|(_, to)| reached.insert(to).then_some(to)));
+        }
+        reached
     }
 
     /// One shortest cycle through each file that is in any and in no cycle found before.

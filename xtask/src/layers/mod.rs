@@ -13,6 +13,7 @@ mod module;
 mod scan;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,7 +24,7 @@ use crate::metadata;
 use crate::outcome::Outcome;
 use crate::test_log::TestLog;
 
-use graph::{Imports, Layers};
+use graph::{Counts, Imports, Layers};
 use module::{Module, ROOT};
 
 /// The step of `cargo xtask test`.
@@ -34,6 +35,46 @@ const DOCUMENT: &str = "ARCHITECTURE.md";
 
 /// The start of the heading of a list, which the directory of the package follows.
 const HEADING: &str = "## Layers in ";
+
+/// The options of `cargo xtask layers`.
+#[derive(clap::Args)]
+pub(crate) struct LayersOptions {
+    /// Count the imports of the workspace in this directory instead, such as another commit
+    directory: Option<PathBuf>,
+}
+
+/// Runs the command. Returns whether it succeeded.
+pub(crate) fn run(options: &LayersOptions, workspace: &Path) -> bool {
+    let workspace = options.directory.as_deref().unwrap_or(workspace);
+    match table(workspace) {
+        Ok(table) => {
+            print!("{table}");
+            true
+        }
+        Err(error) => {
+            eprintln!("xtask: {NAME}: {error}");
+            false
+        }
+    }
+}
+
+/// Returns the numbers of files and imports of each package.
+fn table(workspace: &Path) -> Result<String, String> {
+    let workspace = fs::canonicalize(workspace).map_err(|error| error.to_string())?;
+    let mut table =
+        String::from("package | files | imports | files in cycles | imports in cycles\n");
+    for source in sources(&workspace)? {
+        let counts = read_imports(&source)?.counts();
+        let package = source.strip_prefix(&workspace).unwrap_or(&source).display();
+        let Counts { files, imports, .. } = counts;
+        let (in_cycles, cyclic) = (counts.files_in_cycles, counts.imports_in_cycles);
+        let _ = writeln!(
+            table,
+            "{package} | {files} | {imports} | {in_cycles} | {cyclic}"
+        );
+    }
+    Ok(table)
+}
 
 /// Runs the step.
 pub(crate) fn step(workspace: &Path) -> Outcome {
@@ -86,12 +127,16 @@ fn check(workspace: &Path) -> Result<Vec<String>, String> {
 
 /// Reads the imports of a package.
 fn imports(package: &str, source: &Path) -> Result<Imports, String> {
+    let imports = read_imports(source)?;
+    println!("{package}: {} files", imports.files.len());
+    Ok(imports)
+}
+
+fn read_imports(source: &Path) -> Result<Imports, String> {
     let mut files = BTreeMap::new();
     read(source, &mut Vec::new(), &mut files)
         .map_err(|error| format!("{}: {error}", source.display()))?;
-    let imports = Imports::of(&files)?;
-    println!("{package}: {} files", imports.files.len());
-    Ok(imports)
+    Imports::of(&files)
 }
 
 #[derive(Deserialize)]
@@ -339,6 +384,27 @@ mod tests {
         // Its root is `main.rs`.
         assert!(xtask.files.contains(&Module::parse(ROOT)));
         assert!(!xtask.files.contains(&Module::parse("main")));
+    }
+
+    #[test]
+    fn files_and_imports_of_cycles_are_counted() {
+        // `a` and `b` import each other; `c` imports both, and `b` imports `d`.
+        let files = [
+            ("lib", ""),
+            ("a", "use crate::b::B;"),
+            ("b", "use crate::{a::A, d::D};"),
+            ("c", "use crate::{a::A, b::B};"),
+            ("d", ""),
+        ];
+        let files = files.map(|(file, text)| (Module::parse(file), text.to_owned()));
+        let counts = Imports::of(&BTreeMap::from(files)).unwrap().counts();
+        let expected = Counts {
+            files: 5,
+            imports: 5,
+            files_in_cycles: 2,
+            imports_in_cycles: 2,
+        };
+        assert_eq!(counts, expected);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `--kernels`: urxe alone on each kernel that Debian has, from the oldest to the newest.
+//! `--kernels`: urxe alone on the kernels of Debian's releases and their backports, from the oldest
+//! to the newest.
 
 use std::path::Path;
 

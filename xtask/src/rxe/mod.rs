@@ -75,7 +75,8 @@ pub(crate) struct RxeOptions {
     #[arg(long, conflicts_with = "bench")]
     fuzz: bool,
 
-    /// Run urxe alone on each kernel that Debian has: the demo and ibv_rc_pingpong
+    /// Run urxe alone on the kernels of Debian 11 to 13 and of their backports: the demo and
+    /// ibv_rc_pingpong
     #[arg(long, conflicts_with_all = ["bench", "fuzz"])]
     kernels: bool,
 

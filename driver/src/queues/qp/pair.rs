@@ -142,6 +142,18 @@ impl Inner {
         }
     }
 
+    /// Adds the effect of a timeout, or the end of the retries, of a long packet.
+    #[cold]
+    pub(super) fn path_timed_out(&mut self, only_short_packets_arrive: bool) {
+        if let Some(route) = &self.route {
+            self.effects.timed_out = Some(Box::new(PathTimeout {
+                path: route.path.clone(),
+                mtu: self.transport.attributes().path_mtu,
+                only_short_packets_arrive,
+            }));
+        }
+    }
+
     /// Sets the path of all further packets.
     pub(crate) fn set_peer_path(&mut self, path: Option<PeerPath>) {
         let is_unreliable = matches!(self.transport, Transport::Uc(_));
@@ -319,15 +331,8 @@ impl Qp {
             let has_failed = inner.transport.state() == QpState::Err;
             let after = inner.transport.counters();
             let only_short = has_failed && after.long_packet_timeouts > long;
-            if awaits_long
-                && (has_failed || after.timeouts > timeouts)
-                && let Some(route) = &inner.route
-            {
-                inner.effects.timed_out = Some(Box::new(PathTimeout {
-                    path: route.path.clone(),
-                    mtu: inner.transport.attributes().path_mtu,
-                    only_short_packets_arrive: only_short,
-                }));
+            if awaits_long && (has_failed || after.timeouts > timeouts) {
+                inner.path_timed_out(only_short);
             }
             if inner.transport.state() == QpState::Err {
                 tracing::debug!(qp = %self.qpn, counters = ?inner.transport.counters(),

@@ -76,6 +76,7 @@ impl<'a> Incoming<'a> {
         let inner = &mut *self.inner;
         let counters = inner.transport.counters();
         let (taken, written) = (counters.received_packets, counters.writes_done);
+        let long_missing = counters.long_packet_timeouts;
         let mut host = self.qp.host(regions);
         match MULTICAST {
             true => (inner.transport).handle_multicast(now, datagram, packet, &mut host),
@@ -84,6 +85,9 @@ impl<'a> Incoming<'a> {
         let counters = inner.transport.counters();
         let taken = counters.received_packets > taken;
         let wrote = counters.writes_done != written;
+        if counters.long_packet_timeouts != long_missing {
+            inner.path_timed_out(true);
+        }
         if taken && datagram.tos & CE == CE {
             inner.transport.handle_ecn_mark(now, packet);
         }
@@ -95,8 +99,8 @@ impl<'a> Incoming<'a> {
     }
 
     /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
-    /// if a poll of the application received these packets and ACKs may be delayed; then the ACK
-    /// may be delayed, to be sent with the next post. `batch` is for the packets that are sent.
+    /// if a poll or a wait of the application received these packets and ACKs may be delayed; then
+    /// the ACK may be delayed, to be sent with the next post. `batch` is for the packets that are sent.
     /// Usually there are no effects.
     pub(crate) fn answer(
         mut self,

@@ -132,6 +132,7 @@ impl Requester {
                 return self.fail_unsendable(cx, host);
             }
             if !self.recovery.gap_without_progress() {
+                self.note_long_packet_missing(cx);
                 return Outcome::RetriesExceeded;
             }
         } else if !self.has_gone_back()

@@ -494,3 +494,26 @@ fn answers_to_short_packets_only_are_counted() {
     exhaust_retries(&mut end, |_| {});
     assert_eq!(end.qp.counters().long_packet_timeouts, 0);
 }
+
+/// Sends a WRITE of 1024 bytes and one of `behind` bytes, and reports the first as missing until
+/// the connection fails. Returns the number of long packets that are taken for too long.
+fn long_packet_reported_as_missing(behind: usize) -> u64 {
+    let mut end = Endpoint::with(|attr| attr.path_mtu = Mtu::B1024);
+    end.post_signaled(1, write_to(0), 1024);
+    end.post_signaled(2, write_to(0), behind);
+    while end.qp.state() == QpState::Rts {
+        end.poll();
+        end.advance(ms(1));
+        end.deliver(nak(0, NakCode::PsnSequence), &[]);
+    }
+    assert_eq!(end.qp.counters().retries_exceeded, 1);
+    assert_eq!(end.qp.counters().timeouts, 0);
+    end.qp.counters().long_packet_timeouts
+}
+
+#[test]
+fn long_packet_that_is_missing_while_short_ones_arrive_is_counted() {
+    assert_eq!(long_packet_reported_as_missing(8), 1);
+    // Long packets arrive, so the cause is not their length.
+    assert_eq!(long_packet_reported_as_missing(1024), 0);
+}
