@@ -42,7 +42,7 @@ pub enum Error {
     #[error("cannot wait for an event: {0}")]
     Wait(#[from] io::Error),
     /// The peer, or its connection manager, rejected the connection.
-    #[error("the peer rejected the connection: {reason}")]
+    #[error("the peer rejected the connection: {reason}{}", meaning(*reason))]
     Rejected {
         /// The reason code of the REJ.
         reason: RejectReason,
@@ -135,5 +135,36 @@ impl Error {
             Self::Cq(error) => error.errno(),
             Self::Post(error) => error.errno(),
         }
+    }
+}
+
+/// What the reasons that a program meets mean for it; empty for the others.
+fn meaning(reason: RejectReason) -> &'static str {
+    match reason {
+        RejectReason::INVALID_SERVICE_ID => ": no program listens on this address and port",
+        RejectReason::CONSUMER => ": its program refuses it",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejection_says_that_no_program_listens() {
+        let rejected = |reason| Error::Rejected {
+            reason,
+            private_data: Vec::new(),
+        };
+        assert_eq!(
+            rejected(RejectReason::INVALID_SERVICE_ID).to_string(),
+            "the peer rejected the connection: 8 (invalid service ID): no program listens on this \
+             address and port"
+        );
+        assert_eq!(
+            rejected(RejectReason::STALE_CONNECTION).to_string(),
+            "the peer rejected the connection: 10 (stale connection)"
+        );
     }
 }

@@ -12,6 +12,7 @@ mod dependencies;
 mod dist;
 mod documents;
 mod ecosystem;
+mod features;
 mod fuzz;
 mod layers;
 mod logged;

@@ -13,6 +13,7 @@ use crate::dependencies;
 use crate::dist;
 use crate::documents;
 use crate::ecosystem;
+use crate::features;
 use crate::fuzz;
 use crate::layers;
 use crate::logged;
@@ -30,6 +31,8 @@ pub(crate) enum Step {
     Format,
     /// Clippy with warnings as errors.
     Clippy,
+    /// The crate `urxe` with none of its features and with each alone; see `features`.
+    Features,
     /// rustdoc with warnings as errors.
     Doc,
     /// The public API of the crate `urxe`, compared with its record, and its examples; see `api`.
@@ -66,9 +69,10 @@ pub(crate) enum Step {
 
 impl Step {
     /// All steps in their order. The build precedes the tests, which reuse it.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Format,
         Self::Clippy,
+        Self::Features,
         Self::Doc,
         Self::Api,
         Self::Dependencies,
@@ -90,6 +94,7 @@ impl Step {
         match self {
             Self::Format => "format",
             Self::Clippy => "clippy",
+            Self::Features => features::NAME,
             Self::Doc => "doc",
             Self::Api => api::NAME,
             Self::Dependencies => dependencies::NAME,
@@ -130,7 +135,8 @@ impl Step {
                 "--locked",
                 "--no-fail-fast",
             ],
-            Self::Api
+            Self::Features
+            | Self::Api
             | Self::Dependencies
             | Self::Documents
             | Self::Layers
@@ -154,6 +160,9 @@ impl Step {
         filter: Option<&str>,
         harness: &[String],
     ) -> Outcome {
+        if self == Self::Features {
+            return features::step(workspace);
+        }
         if self == Self::Api {
             return api::step(workspace, target);
         }
