@@ -26,7 +26,7 @@ const TX_DEVICE: &str = "near";
 const RX_DEVICE: &CStr = c"far";
 
 /// Longer than any packet takes to cross the veth pair.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `ip`.
 fn ip(words: &str) -> String {

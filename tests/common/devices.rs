@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::run::run;
 use super::runner::Runner;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The output of `ibv_devinfo -v` for one device.
 pub struct DeviceInfo(pub String);

@@ -13,7 +13,7 @@ use super::run::{POLL_INTERVAL, run};
 use super::runner::Runner;
 
 /// The time limit of a program that configures interfaces.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace.
 pub struct Namespace {

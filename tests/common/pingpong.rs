@@ -177,7 +177,7 @@ impl Pingpong {
     /// Runs the server alone, for errors at its start.
     pub fn run_server_alone(&self) -> Finished {
         let _exclusive = exclusive();
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(60);
         self.start_side("server", &self.server, free_port(), None)
             .finish(limit)
     }

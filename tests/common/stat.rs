@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::run::run;
 use super::runner::Runner;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `urxe stat --json` with more arguments.
 ///

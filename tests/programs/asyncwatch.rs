@@ -12,7 +12,7 @@ const ASYNCWATCH: Need = Need::Program("ibv_asyncwatch", "ibverbs-utils");
 const STDBUF: Need = Need::Program("stdbuf", "coreutils");
 
 /// The time that an event may take.
-const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn interface_changes_are_reported_as_asynchronous_events() {

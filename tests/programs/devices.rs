@@ -8,7 +8,7 @@ use crate::common::require::{DEVINFO, IP, Need, require};
 use crate::common::run::run;
 use crate::common::runner::Runner;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the names and node GUIDs that `ibv_devices` lists.
 fn listed(runner: &Runner) -> Vec<(String, String)> {

@@ -8,7 +8,7 @@ use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 use crate::common::run::{Running, run};
 use crate::common::runner::{Directory, Runner};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Binds a UDP port exclusively, and reports that in a file.
 const PORT_HOLDER: &str = "

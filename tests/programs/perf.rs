@@ -91,7 +91,7 @@ fn histogram_and_rates_are_printed() {
         "write of 65536 bytes",
         "throughput",
         "GB/s",
-        "s for each GB",
+        "s/GB",
         "p99.9",
         "█",
     ] {

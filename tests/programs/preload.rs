@@ -10,7 +10,7 @@ use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, run};
 use crate::common::runner::{Directory, Runner};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
 /// The environment variable with the root of the view.
 const ROOT: &str = "URXE_SYSFS_ROOT";

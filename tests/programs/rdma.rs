@@ -15,7 +15,7 @@ use crate::common::require::{IP, Need, PINGPONG, require};
 use crate::common::run::{Finished, POLL_INTERVAL, run};
 use crate::common::runner::{Directory, Runner};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `rdma` with these space-separated arguments, without another `rdma` in `PATH`.
 fn rdma(runner: &Runner, words: &str) -> Finished {

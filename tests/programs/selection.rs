@@ -11,7 +11,7 @@ use crate::common::runner::Runner;
 use crate::connection_manager::{self, Server, TCP};
 use crate::rsockets::{self, wait_for_port};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns a network with the interfaces `va`, which has no route to the Internet, and `lo`.
 fn two_interfaces(needs: &[Need]) -> Option<VethPair> {

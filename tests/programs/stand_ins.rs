@@ -7,7 +7,7 @@ use crate::common::run::{Finished, run};
 use crate::common::runner::Runner;
 use crate::common::skip_test::skip_test;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A shell script that hides the two libraries from a command by mounts.
 const HIDE: &str = "

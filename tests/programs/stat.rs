@@ -11,7 +11,7 @@ use crate::common::run::{POLL_INTERVAL, run};
 use crate::common::runner::Runner;
 use crate::common::stat::{processes, received, stat};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// A number of messages that a pair never completes.
 const ENDLESS: u32 = 1_000_000_000;
 

@@ -11,7 +11,7 @@ use crate::common::require::{DEVINFO, IP, Need, PINGPONG, require};
 use crate::common::run::{POLL_INTERVAL, run};
 use crate::common::runner::Runner;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const PORT: &str = "/sys/class/infiniband/urxe_lo/ports/1";
 
 /// Returns the output of a shell script in the view.

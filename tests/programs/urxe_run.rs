@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::run::{POLL_INTERVAL, Running, run};
 use crate::common::runner::Runner;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn exit_status_is_passed_on() {

@@ -12,7 +12,7 @@ use crate::common::require::{DEVINFO, Need, require, search_path};
 use crate::common::run::{Finished, run};
 use crate::common::runner::{Directory, Runner};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// The name of the copy.
 const COPY: &str = "libibverbs-1de1263b.so";
 

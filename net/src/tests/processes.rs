@@ -202,7 +202,7 @@ impl Client {
 
     /// Waits for the replies to all requests. None may be missing.
     fn collect(&mut self, all: &mut [Server], open: Vec<(u32, usize)>) {
-        let open = self.collect_for(Duration::from_secs(10), all, open);
+        let open = self.collect_for(Duration::from_secs(60), all, open);
         assert!(open.is_empty(), "no answer to {open:?}");
     }
 
@@ -246,7 +246,7 @@ impl Client {
         let start = Instant::now();
         let mut received = vec![false; all.len()];
         while received.iter().any(|h| !h) {
-            assert!(start.elapsed() < Duration::from_secs(10), "no survivor");
+            assert!(start.elapsed() < Duration::from_secs(60), "no survivor");
             let mut take = |d: &Datagram<'_>| {
                 let number = number_of(d.bytes);
                 if is_for(&self.endpoint, d)
@@ -282,7 +282,7 @@ impl Client {
                 return;
             }
             assert!(
-                start.elapsed() < Duration::from_secs(10),
+                start.elapsed() < Duration::from_secs(60),
                 "datagrams are still forwarded"
             );
         }
@@ -366,7 +366,7 @@ fn stopped_process_does_not_delay_the_others_and_continues() {
     let start = Instant::now();
     loop {
         assert!(
-            start.elapsed() < Duration::from_secs(10),
+            start.elapsed() < Duration::from_secs(60),
             "the processes are delayed"
         );
         let again = client.send_requests(&mut all[1..], 8);
