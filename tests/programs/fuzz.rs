@@ -27,6 +27,11 @@ struct Peer {
 
 impl Peer {
     fn start() -> Option<Peer> {
+        Peer::start_with(&[])
+    }
+
+    /// Starts the program with further arguments.
+    fn start_with(arguments: &[&str]) -> Option<Peer> {
         let met = require(&[
             Need::Program("cc", "gcc"),
             Need::Program("pkg-config", "pkg-config"),
@@ -49,7 +54,7 @@ impl Peer {
             .a
             .runner()
             .verbs(program.to_str().expect("a plain path"));
-        command.arg("::");
+        command.arg("::").args(arguments);
         let mut running = Running::start("grant", command);
         let deadline = Instant::now() + LIMIT;
         while !running.has_printed("listening") {
@@ -68,6 +73,21 @@ impl Peer {
         command.arg("fuzz").arg(address).args(words);
         run("urxe fuzz", command, LIMIT)
     }
+}
+
+/// The peer refuses the WRITE that initializes its memory, which is a violation on each of three
+/// connections. No packet is sent on a connection that has ended.
+#[test]
+fn peer_that_cannot_be_written_ends_the_run() {
+    let Some(peer) = Peer::start_with(&["read-only"]) else {
+        return;
+    };
+    let found = peer.fuzz(VethPair::A, &["--packets", "100"]);
+    assert_eq!(found.status.code(), Some(1), "{found}");
+    let counts = "3 packets in 0 cases, over 3 connections";
+    assert!(found.stdout.contains(counts), "{found}");
+    let times = "got NAK RemoteAccess, 3 times";
+    assert!(found.stdout.contains(times), "{found}");
 }
 
 #[test]

@@ -32,6 +32,9 @@ const OPTIONAL_RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);
 const MAX_PROBES: usize = 3;
 /// The largest number of random packets in a case.
 const MAX_STEPS: u32 = 12;
+/// The number of connections on which the memory is initialized before the run ends: a peer that
+/// ends each of them is not tested any further.
+const MAX_FILLS: usize = 3;
 /// The size of a WRITE that initializes the memory: one packet.
 const CHUNK: u32 = MTU.bytes() as u32;
 
@@ -138,31 +141,42 @@ impl<'a> Run<'a> {
         if let Some(open) = self.open.take() {
             return Ok(Some(open));
         }
-        let connection = match self.source {
-            ConnectionSource::Cm(port) => connection::connect(self.link, port, &mut self.rng)?,
-            ConnectionSource::ExistingConnection(connection) if self.report.connections == 0 => {
-                connection
+        for _ in 0..MAX_FILLS {
+            let connection = match self.source {
+                ConnectionSource::Cm(port) => connection::connect(self.link, port, &mut self.rng)?,
+                ConnectionSource::ExistingConnection(connection)
+                    if self.report.connections == 0 =>
+                {
+                    connection
+                }
+                ConnectionSource::ExistingConnection(_) => return Ok(None),
+            };
+            self.report.connections += 1;
+            let responder = Responder::new(&connection);
+            let mut open = OpenConnection {
+                connection,
+                responder,
+            };
+            let len = connection.grant.map_or(0, |grant| grant.len as usize);
+            if self.memory.len() == len {
+                return Ok(Some(open));
             }
-            ConnectionSource::ExistingConnection(_) => return Ok(None),
-        };
-        self.report.connections += 1;
-        let responder = Responder::new(&connection);
-        let mut open = OpenConnection {
-            connection,
-            responder,
-        };
-        let len = connection.grant.map_or(0, |grant| grant.len as usize);
-        if self.memory.len() != len {
             self.memory = vec![0; len];
-            self.fill(&mut open)?;
+            if self.fill(&mut open)? {
+                return Ok(Some(open));
+            }
+            // The content is unknown.
+            self.memory.clear();
+            self.close(&open.connection)?;
         }
-        Ok(Some(open))
+        Ok(None)
     }
 
-    /// Writes the whole granted memory, so that its content is known.
-    fn fill(&mut self, open: &mut OpenConnection) -> Result<(), ConnectError> {
+    /// Writes the whole granted memory, so that its content is known. Returns whether the connection
+    /// continues.
+    fn fill(&mut self, open: &mut OpenConnection) -> Result<bool, ConnectError> {
         let Some(grant) = open.connection.grant else {
-            return Ok(());
+            return Ok(true);
         };
         for offset in (0..grant.len).step_by(CHUNK as usize) {
             let length = CHUNK.min(grant.len - offset);
@@ -179,10 +193,10 @@ impl<'a> Run<'a> {
                 valid_icrc: true,
             };
             if !self.send_and_check(0, open, &packet, false)? {
-                break;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads the whole granted memory, to detect writes that were not allowed.

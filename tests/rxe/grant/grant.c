@@ -1,8 +1,11 @@
-/* grant ADDRESS: a target for `urxe fuzz`. It accepts every connection to PORT, grants remote access to memory,
- * and keeps receives posted. The private data of its reply describes the memory.
+/* grant ADDRESS [read-only]: a target for `urxe fuzz`.
  *
- * It prints `listening` when it listens, and runs until it is killed. It exits with status 1 only if a call fails
- * or a byte outside of the granted memory has changed.
+ * It accepts every connection to PORT, grants remote access to memory, and keeps receives posted.
+ * The private data of its reply describes the memory. With `read-only` it refuses the WRITEs and
+ * atomics that the private data promises.
+ *
+ * It prints `listening` when it listens, and runs until it is killed. It exits with status 1 only
+ * if a call fails or a byte outside of the granted memory has changed.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -28,25 +31,26 @@
 #define CHECK(truth)                                                                          \
 	do {                                                                                  \
 		if (!(truth)) {                                                               \
-			fprintf(stderr, "grant: line %d: not so: %s (%s)\n", __LINE__, #truth, \
+			fprintf(stderr, "grant: line %d: failed: %s (%s)\n", __LINE__, #truth, \
 				strerror(errno));                                             \
 			exit(1);                                                              \
 		}                                                                             \
 	} while (0)
 
-struct said {
+struct grant {
 	char urxe[4];
 	uint64_t addr;
 	uint32_t rkey, len, receive;
 } __attribute__((packed));
 
+static int granted_access = IBV_ACCESS_LOCAL_WRITE | REMOTE;
 static struct rdma_event_channel *channel;
 static struct ibv_pd *pd;
 static struct ibv_mr *granted, *receives;
 static uint8_t memory[GUARD + GRANTED + GUARD] __attribute__((aligned(4096)));
 static uint8_t received[RECEIVES * RECEIVE];
 
-static void look_at_guards(void)
+static void check_guards(void)
 {
 	for (int i = 0; i < GUARD; i++)
 		CHECK(memory[i] == GUARD_BYTE && memory[GUARD + GRANTED + i] == GUARD_BYTE);
@@ -57,7 +61,7 @@ static void prepare(struct ibv_context *context)
 	if (pd)
 		return;
 	CHECK((pd = ibv_alloc_pd(context)));
-	CHECK((granted = ibv_reg_mr(pd, memory + GUARD, GRANTED, IBV_ACCESS_LOCAL_WRITE | REMOTE)));
+	CHECK((granted = ibv_reg_mr(pd, memory + GUARD, GRANTED, granted_access)));
 	CHECK((receives = ibv_reg_mr(pd, received, sizeof(received), IBV_ACCESS_LOCAL_WRITE)));
 }
 
@@ -80,10 +84,10 @@ static void serve(struct rdma_cm_id *id)
 		.cap = { .max_send_wr = 1, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
-	struct said said = { .urxe = "urxe" };
+	struct grant grant = { .urxe = "urxe" };
 	struct rdma_conn_param param = {
-		.private_data = &said,
-		.private_data_len = sizeof(said),
+		.private_data = &grant,
+		.private_data_len = sizeof(grant),
 		.responder_resources = 4,
 		.initiator_depth = 1,
 		.rnr_retry_count = 7,
@@ -96,10 +100,10 @@ static void serve(struct rdma_cm_id *id)
 	for (int slot = 0; slot < RECEIVES; slot++)
 		post(id->qp, slot);
 	id->context = init.recv_cq;
-	said.addr = htobe64((uintptr_t)granted->addr);
-	said.rkey = htobe32(granted->rkey);
-	said.len = htobe32(GRANTED);
-	said.receive = htobe32(RECEIVE);
+	grant.addr = htobe64((uintptr_t)granted->addr);
+	grant.rkey = htobe32(granted->rkey);
+	grant.len = htobe32(GRANTED);
+	grant.receive = htobe32(RECEIVE);
 	CHECK(!rdma_accept(id, &param));
 }
 
@@ -110,16 +114,16 @@ static void take_down(struct rdma_cm_id *id)
 	rdma_destroy_qp(id);
 	CHECK(!ibv_destroy_cq(cq));
 	CHECK(!rdma_destroy_id(id));
-	look_at_guards();
+	check_guards();
 }
 
 /* The present connections: a peer has one at a time, and may open the next one before the last has ended. */
-#define MOST 64
-static struct rdma_cm_id *connected[MOST];
+#define MAX_CONNECTIONS 64
+static struct rdma_cm_id *connected[MAX_CONNECTIONS];
 
 static void replace(struct rdma_cm_id *old, struct rdma_cm_id *new)
 {
-	for (int i = 0; i < MOST; i++) {
+	for (int i = 0; i < MAX_CONNECTIONS; i++) {
 		if (connected[i] == old) {
 			connected[i] = new;
 			return;
@@ -172,7 +176,9 @@ int main(int argc, char **argv)
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *listener;
 
-	CHECK(argc == 2);
+	CHECK(argc == 2 || (argc == 3 && !strcmp(argv[2], "read-only")));
+	if (argc == 3)
+		granted_access = IBV_ACCESS_REMOTE_READ;
 	if (inet_pton(AF_INET, argv[1], &v4.sin_addr) != 1) {
 		CHECK(inet_pton(AF_INET6, argv[1], &v6.sin6_addr) == 1);
 		address = (struct sockaddr *)&v6;
@@ -191,7 +197,7 @@ int main(int argc, char **argv)
 		poll(&fd, 1, 1);
 		if (!rdma_get_cm_event(channel, &event))
 			handle(event);
-		for (int i = 0; i < MOST; i++) {
+		for (int i = 0; i < MAX_CONNECTIONS; i++) {
 			if (connected[i])
 				repost(connected[i]);
 		}
