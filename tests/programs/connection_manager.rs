@@ -167,6 +167,21 @@ fn port_has_one_listener_and_without_one_connecting_fails() {
     }
 }
 
+/// With this sysctl, sockets can be bound to any address.
+#[test]
+fn address_of_another_host_cannot_be_bound_with_ip_nonlocal_bind() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let runner = namespace.runner();
+    let mut permit = runner.command("sh");
+    permit.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind"]);
+    run("sh", permit, LIMIT).success();
+    let refused = run_here(runner, "rping -s -a 192.0.2.1");
+    let error = "rdma_bind_addr: Cannot assign requested address";
+    assert!(refused.stderr.contains(error), "{refused}");
+}
+
 #[test]
 fn end_of_a_client_ends_its_connection() {
     let Some(namespace) = alone() else {

@@ -126,10 +126,24 @@ pub(crate) fn check_route(source: SocketAddr, destination: SocketAddr) -> io::Re
     socket.connect(&SockAddr::from(with_port(destination, ROCE_PORT)))
 }
 
-/// Returns whether an address belongs to this host, that is, whether a socket can be bound to it.
+/// Returns whether an address belongs to this host.
+///
+/// The kernel's source for a packet to an address of this host is that address. That a socket can
+/// be bound to it proves nothing: with the sysctl `ip_nonlocal_bind`, it can be to any.
 pub(crate) fn is_of_this_host(address: SocketAddr) -> io::Result<bool> {
     let socket = udp_socket(address.ip())?;
-    Ok(socket.bind(&SockAddr::from(with_port(address, 0))).is_ok())
+    if address.ip().to_canonical().is_loopback() {
+        // The source for all loopback addresses is the first one.
+        return Ok(socket.bind(&SockAddr::from(with_port(address, 0))).is_ok());
+    }
+    if socket
+        .connect(&SockAddr::from(with_port(address, ROCE_PORT)))
+        .is_err()
+    {
+        return Ok(false);
+    }
+    let source = socket.local_addr()?.as_socket();
+    Ok(source.is_some_and(|source| source.ip() == address.ip()))
 }
 
 /// Returns the address with another port.
