@@ -264,6 +264,42 @@ fn web_server_serves_files_over_rdma() {
     }
 }
 
+/// urxe's own threads, which get kernel sockets, have names that begin in the same way.
+#[test]
+fn program_with_a_name_like_urxes_threads_gets_rsockets() {
+    let needs = [
+        Need::Program("python3", "python3"),
+        Need::Program("curl", "curl"),
+    ];
+    let Some(namespace) = alone(&needs) else {
+        return;
+    };
+    let _exclusive = exclusive();
+    let directory = Directory::new();
+    let curl = directory.path().join("urxe-curl");
+    let script = r#"cp "$(command -v curl)" "$0""#;
+    let mut copy = namespace.runner().command("sh");
+    copy.args(["-ec", script]).arg(&curl);
+    run("cp", copy, LIMIT).success();
+    let words = [
+        "python3",
+        "-m",
+        "http.server",
+        "--bind",
+        "127.0.0.1",
+        "8000",
+    ];
+    let _server = Running::start("http.server", preloaded(namespace.runner(), &words));
+    wait_for_listener(namespace.runner(), 8000);
+    // No TCP socket listens at this port.
+    let words = [
+        curl.to_str().expect("a plain path"),
+        "-sSf",
+        "http://127.0.0.1:8000/",
+    ];
+    run("urxe-curl", preloaded(namespace.runner(), &words), LIMIT).success();
+}
+
 #[test]
 fn tcp_client_reaches_a_tcp_server() {
     let Some(namespace) = alone(&[Need::Program("python3", "python3")]) else {

@@ -1,7 +1,7 @@
 //! librdmacm's functions, resolved at run time.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
@@ -146,21 +146,64 @@ pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The names of the threads that urxe starts. Whole names, because programs may be called `urxe-...`
+/// as well, and the threads of a program have its name until they set their own.
+const OWN_THREADS: &[&[u8]] = &[
+    b"urxe-closer",
+    b"urxe-exit",
+    b"urxe-failing",
+    b"urxe-progress",
+    b"urxe-rsockets",
+    b"urxe-watcher",
+];
+
 /// Returns whether this thread runs inside librdmacm: in a call, or as one of urxe's own threads,
 /// which are recognized by their names.
 pub fn is_inside() -> bool {
     if INSIDE.get() {
         return true;
     }
-    let mut name = [0 as c_char; 16];
+    let mut name = [0_u8; 16];
     // SAFETY: the buffer has 16 bytes, the size of a thread's name with its NUL.
     let result = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    let ours = b"urxe-".iter().zip(&name);
-    result == 0
-        && ours
-            .clone()
-            .all(|(ours, byte)| *ours == byte.to_ne_bytes()[0])
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    result == 0 && OWN_THREADS.contains(&name)
 }
 
 /// The level of librdmacm's socket options.
 pub const SOL_RDMA: c_int = 0x10000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    /// Adds the names of the threads that the sources in a directory start.
+    fn add_names(directory: &Path, names: &mut BTreeSet<Vec<u8>>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                add_names(&path, names);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let starts = text.split("thread::spawn(\"").skip(1);
+            names.extend(starts.map(|rest| rest.split('"').next().unwrap().into()));
+        }
+    }
+
+    #[test]
+    fn all_of_urxes_threads_are_known() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut names = BTreeSet::new();
+        for package in ["net", "driver", "rsockets"] {
+            add_names(&workspace.join(package).join("src"), &mut names);
+        }
+        let known = OWN_THREADS.iter().map(|name| name.to_vec()).collect();
+        assert_eq!(names, known);
+        // The kernel keeps 15 bytes of a name.
+        assert!(OWN_THREADS.iter().all(|name| name.len() <= 15));
+    }
+}
