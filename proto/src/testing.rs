@@ -7,6 +7,7 @@ use crate::host::{
     WindowBind,
 };
 use crate::ids::{LKey, RKey, Srqn};
+use crate::mtu::Mtu;
 use crate::queue::RecvQueue;
 use crate::time::Time;
 use crate::wire::{Header, Opcode, Packet, Syndrome};
@@ -396,7 +397,12 @@ impl Transmit for Sink {
     fn commit(&mut self) {
         let packet = Packet::parse(&self.staged).expect("packets sent are well-formed");
         let rule = packet.header.bth.opcode.info().payload;
-        assert!(rule.accepts(packet.payload.len(), 4096) || packet.payload.len() < 4096);
+        let len = packet.payload.len();
+        let mtus = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+        assert!(
+            mtus.iter().any(|mtu| rule.accepts(len, mtu.bytes())),
+            "{len} bytes in a packet with {rule:?}"
+        );
         self.packets.push(Sent {
             header: packet.header,
             payload: packet.payload.to_vec(),
