@@ -12,8 +12,9 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
 /// time of two system calls.
 const SPINS: u32 = 100;
 
-/// A mutex that a panic does not poison: no panic leaves the data behind the driver's locks
-/// inconsistent. With the mutex of the standard library, a round trip of a small message takes 250
+/// A mutex that a panic does not poison. A panic may leave a queue pair half changed, so all queue
+/// pairs of the process fail then (`path/panics.rs`); other data behind the driver's locks stays
+/// consistent. With the mutex of the standard library, a round trip of a small message takes 250
 /// instructions more, which are mostly tests for poisoning.
 pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 

@@ -140,6 +140,16 @@ fn progress_thread_survives_a_panic() {
     check_progress();
 }
 
+/// The C ABI reports panics that it catches in a call.
+#[test]
+fn reported_panic_fails_all_queue_pairs() {
+    let _alone = alone();
+    let ends = Ends::new();
+    path::get().panicked();
+    have_failed(&ends);
+    check_progress();
+}
+
 #[test]
 fn a_panicking_waiter_is_unregistered() {
     let _alone = alone();

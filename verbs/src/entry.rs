@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_int;
 use tracing::level_filters::LevelFilter;
+use urxe_driver::path;
 use urxe_net::thread;
 
 use super::errno::{self, Errno};
@@ -167,8 +168,8 @@ fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Res
     // A disabled span would still be entered and dropped in every call.
     let span = (LevelFilter::current() >= LevelFilter::TRACE)
         .then(|| tracing::trace_span!(target: "urxe::abi", "call", name).entered());
-    // State that outlives the call is behind locks, and no critical section leaves it inconsistent
-    // when it panics. The locks therefore ignore poisoning.
+    // A panic may leave a queue pair half changed. `panicked` has all queue pairs fail, so what a
+    // caller can still observe is consistent, and locks need no poisoning.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| panicked(name));
     if let Err(error) = &result {
         report_failure(name, error);
@@ -185,6 +186,8 @@ fn caught<T>(name: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Res
 fn panicked<T>(name: &'static str) -> Result<T, Errno> {
     thread::without_cancellation(|| {
         tracing::error!(target: "urxe::abi", name, "panicked; this is a bug in urxe");
+        // If the engine cannot be made, there are no queue pairs.
+        let _ = catch_unwind(|| path::get().panicked());
     });
     Err(AFTER_PANIC)
 }
@@ -230,6 +233,13 @@ mod tests {
         assert_eq!(status("t", || panic!("deliberate")), libc::EIO);
         assert!(pointer::<u8>("t", || panic!("deliberate")).is_null());
         assert_eq!(value("t", 7, || panic!("deliberate")), 7);
+    }
+
+    /// The progress thread fails the queue pairs then; see the tests of the driver.
+    #[test]
+    fn panic_is_reported_to_the_engine() {
+        assert_eq!(status("t", || panic!("deliberate")), libc::EIO);
+        assert!(path::get().counters().panics.get() > 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Panics while packets are handled, which are faults of urxe itself.
+//! Panics, which are faults of urxe itself: while packets are handled, and in calls of the C ABI.
 //!
 //! A panic may leave any queue pair half changed, and such a queue pair could deliver wrong data.
 //! So all queue pairs of the process go to the error state with `IBV_EVENT_QP_FATAL`, as after a
@@ -29,7 +29,7 @@ impl Drop for PanicGuard<'_> {
 impl Engine {
     /// Records a panic; several frames may report the same one. The progress thread fails the queue
     /// pairs, since the thread that panicked may hold locks.
-    pub(super) fn panicked(&self) {
+    pub fn panicked(&self) {
         let _disabled = CancellationDisabled::new();
         if !self.has_panicked.swap(true, Ordering::AcqRel) {
             self.counters.panics.add(1);
