@@ -182,6 +182,27 @@ fn address_of_another_host_cannot_be_bound_with_ip_nonlocal_bind() {
     assert!(refused.stderr.contains(error), "{refused}");
 }
 
+/// The kernel's source for a packet to a secondary address is the primary one.
+#[test]
+fn secondary_address_belongs_to_this_host() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let runner = namespace.runner();
+    let mut add = runner.command("sh");
+    let script = "ip link add near type veth peer name far && ip link set near up &&
+        ip address add 10.9.0.1/24 dev near && ip address add 10.9.0.2/24 dev near";
+    add.args(["-ec", script]);
+    run("ip", add, LIMIT).success();
+    let mut server = runner.verbs("rping");
+    server
+        .args(["-s", "-a", "10.9.0.2"])
+        .env("URXE_DEVICES", "lo");
+    let refused = run("rping", server, LIMIT);
+    let error = "rdma_bind_addr: No such device";
+    assert!(refused.stderr.contains(error), "{refused}");
+}
+
 #[test]
 fn end_of_a_client_ends_its_connection() {
     let Some(namespace) = alone() else {

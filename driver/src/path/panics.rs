@@ -31,6 +31,11 @@ impl Engine {
     /// pairs, since the thread that panicked may hold locks.
     pub fn panicked(&self) {
         let _disabled = CancellationDisabled::new();
+        if self.network.get().is_none() {
+            // There are no queue pairs yet, and no progress thread.
+            self.counters.panics.add(1);
+            return;
+        }
         if !self.has_panicked.swap(true, Ordering::AcqRel) {
             self.counters.panics.add(1);
             tracing::error!("a panic, a bug in urxe: all queue pairs of this process fail");

@@ -128,22 +128,27 @@ pub(crate) fn check_route(source: SocketAddr, destination: SocketAddr) -> io::Re
 
 /// Returns whether an address belongs to this host.
 ///
-/// The kernel's source for a packet to an address of this host is that address. That a socket can
-/// be bound to it proves nothing: with the sysctl `ip_nonlocal_bind`, it can be to any.
+/// The kernel's source for a packet to an address of this host is that address. It is another one
+/// for a secondary address, which is looked up. That a socket can be bound to an address is not
+/// enough: with the sysctl `ip_nonlocal_bind`, it can be to any.
 pub(crate) fn is_of_this_host(address: SocketAddr) -> io::Result<bool> {
     let socket = udp_socket(address.ip())?;
-    if address.ip().to_canonical().is_loopback() {
-        // The source for all loopback addresses is the first one.
-        return Ok(socket.bind(&SockAddr::from(with_port(address, 0))).is_ok());
-    }
-    if socket
-        .connect(&SockAddr::from(with_port(address, ROCE_PORT)))
-        .is_err()
-    {
+    if socket.bind(&SockAddr::from(with_port(address, 0))).is_err() {
         return Ok(false);
     }
-    let source = socket.local_addr()?.as_socket();
-    Ok(source.is_some_and(|source| source.ip() == address.ip()))
+    let ip = address.ip().to_canonical();
+    if ip.is_loopback() {
+        return Ok(true);
+    }
+    let socket = udp_socket(address.ip())?;
+    let found = socket.connect(&SockAddr::from(with_port(address, ROCE_PORT)));
+    let source = found.and_then(|()| socket.local_addr());
+    if source.is_ok_and(|source| source.as_socket().is_some_and(|it| it.ip() == address.ip())) {
+        return Ok(true);
+    }
+    let interfaces = urxe_net::list_interfaces()?;
+    let mut addresses = interfaces.iter().flat_map(|it| &it.addresses);
+    Ok(addresses.any(|known| known.ip() == ip))
 }
 
 /// Returns the address with another port.
