@@ -6,9 +6,9 @@
 //! response to receiving that request. It is a round trip plus the time that the response spent in
 //! queues.
 //!
-//! The path is idle between two such requests, so a request that fills it asks for many times as
-//! much as it carries in a round trip. Sent at once, the responses would overflow the queue of a
-//! switch.
+//! The path is idle from the last response until the next request arrives. To use most of the path,
+//! a requester therefore asks for many times the bandwidth-delay product in each request. Responses
+//! to it that are sent at once would overflow the queue of a switch.
 
 use super::read_reply::ReadReply;
 use crate::host::RemoteKey;
@@ -16,8 +16,8 @@ use crate::mtu::Mtu;
 use crate::time::Time;
 use std::time::Duration;
 
-/// The responses to a request for at most this many bytes are sent at once: so many may be in
-/// flight on any path.
+/// The responses to a request for at most this many bytes are sent at once: any path may have this
+/// many bytes in flight.
 const UNPACED: u32 = 256 << 10;
 
 /// The least size of a burst in bytes: about one GSO batch.
@@ -26,9 +26,9 @@ const BATCH: u32 = 64 << 10;
 /// A burst lasts for this fraction (1/16) of a round trip, unless that is less than a batch.
 const BURST_FRACTION: u32 = 16;
 
-/// Responses are spread over this many round trips at most. A requester of the same kind asks for
-/// what the path carries in half of them. A turnaround is also long if the program waits between
-/// READs of consecutive memory, which must not slow them down without a limit.
+/// Responses are spread over this many round trips at most. Another urxe asks for the data that the
+/// path carries in half of them. A turnaround is also long if the program waits between READs of
+/// consecutive memory, which must not slow them down without a limit.
 const MAX_ROUND_TRIPS: u32 = 32;
 
 /// A turnaround shows a queue if it exceeds the shortest by more than this fraction (1/8), as in
