@@ -10,7 +10,7 @@ use super::products::{Products, VERSION};
 use crate::release::succeed;
 
 /// The shared objects.
-const OBJECTS: [&str; 3] = ["liburxe.so", "liburxe_preload.so", "librspreload.so"];
+pub(super) const OBJECTS: [&str; 3] = ["liburxe.so", "liburxe_preload.so", "librspreload.so"];
 
 /// The directory with the names of the libraries that urxe replaces.
 const REPLACEMENTS: &str = "lib/urxe/replacements";
