@@ -1,17 +1,18 @@
-/* polled empty|send|receive|events COUNT PORT [SERVER]: COUNT operations over a reliable connection, one at a time,
- * each completed by polling, except for "events". "cargo xtask bench --instructions" counts the instructions of the client inside the functions
- * whose names begin with "measured".
+/* polled empty|send|receive|events COUNT PORT [SERVER]: COUNT operations over a reliable connection,
+ * one at a time, each completed by polling, except for "events". "cargo xtask bench --instructions"
+ * counts the instructions of the client inside the functions whose names begin with "measured".
  *
  * empty:    the client polls an empty completion queue.
  * send:     the client sends a message of 64 bytes.
  * receive:  the server does.
- * events:   the client sends a message and the server answers; both wait for an event before each completion. An
- *           answer acknowledges its message in a packet of its own: the library delays an acknowledgement only for
- *           programs that answer before they poll in vain, and these poll before each send.
+ * events:   the client sends a message and the server answers; both wait for an event before each
+ *           completion. An answer acknowledges its message in a packet of its own: the library
+ *           delays an acknowledgement only for programs that answer before they poll in vain, and
+ *           these poll before each send.
  *
- * A TCP connection keeps the two in step, so that the number of polls depends little on timing. Usually one poll
- * of each send and receive finds nothing: the one that sends what the library has deferred. The client prints the
- * number of such polls, so that their cost can be subtracted.
+ * A TCP connection keeps the two in step, so that the number of polls depends little on timing.
+ * Usually one poll of each send and receive finds nothing: the one that sends what the library has
+ * deferred. The client prints the number of such polls, so that their cost can be subtracted.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -133,7 +134,8 @@ static __attribute__((noinline)) void measured_wait(struct ibv_comp_channel *cha
 	check(!ibv_get_cq_event(channel, &queue, &context), "ibv_get_cq_event");
 	ibv_ack_cq_events(queue, 1);
 	check(!ibv_req_notify_cq(queue, 0), "ibv_req_notify_cq");
-	check(ibv_poll_cq(queue, 1, &completion) == 1 && completion.status == IBV_WC_SUCCESS, "completion");
+	check(ibv_poll_cq(queue, 1, &completion) == 1 && completion.status == IBV_WC_SUCCESS,
+	      "completion");
 }
 
 /* Polls an empty queue. A poll right after a completion receives nothing, and does not count. */

@@ -185,7 +185,7 @@
 //! struct OfOneThread(std::rc::Rc<()>);
 //! impl Reactor for OfOneThread {
 //!     fn watch(&self, _: std::os::fd::OwnedFd) -> std::io::Result<Box<dyn Readiness>> {
-//!         unimplemented!()
+//!         Err(std::io::ErrorKind::Unsupported.into())
 //!     }
 //! }
 //! ```
@@ -199,8 +199,8 @@
 //!
 //! # Errors at run time
 //! The compiler cannot see memory of another protection domain, ranges beyond the end of a region,
-//! or full queues. These return an error whose message names the remedy. Each call has an error type
-//! with its own reasons to fail. All of them convert to [`Error`], which has a
+//! or full queues. These return an error whose message names the remedy. Each call has an error
+//! type with its own reasons to fail. All of them convert to [`Error`], which has a
 //! [`kind`](Error::kind) and an [`errno`](Error::errno) and converts to [`std::io::Error`].
 
 mod buffer;

@@ -68,8 +68,8 @@ fn segments(read: impl Fn(u64, &mut [u8]) -> Option<()>) -> Option<Vec<Segment>>
     if !magic.starts_with(b"\x7fELF") || magic[4] != CLASS_64 {
         return None;
     }
-    // Offsets in the ELF header: e_phoff, e_phentsize, e_phnum; in a program header: p_type, p_offset
-    // and p_filesz.
+    // Offsets in the ELF header: e_phoff, e_phentsize, e_phnum; in a program header: p_type,
+    // p_offset and p_filesz.
     let (first, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     let segment = |index: u64| {
         let at = first.checked_add(index * size)?;

@@ -32,9 +32,9 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct RawMutex(FutexLock<SPINS>);
 
 // SAFETY: the lock must be exclusive. `FutexLock::lock` and `try_lock` return with the lock only if
-// one atomic operation, with acquire ordering, has changed its state from `UNLOCKED`. Only `unlock`,
-// which the holder calls, stores `UNLOCKED`, with release ordering. So one thread at a time holds
-// the lock.
+// one atomic operation, with acquire ordering, has changed its state from `UNLOCKED`. Only
+// `unlock`, which the holder calls, stores `UNLOCKED`, with release ordering. So one thread at a
+// time holds the lock.
 unsafe impl lock_api::RawMutex for RawMutex {
     const INIT: Self = RawMutex(FutexLock::with(AtomicU32::new(UNLOCKED)));
 

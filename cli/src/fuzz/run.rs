@@ -172,8 +172,8 @@ impl<'a> Run<'a> {
         Ok(None)
     }
 
-    /// Writes the whole granted memory, so that its content is known. Returns whether the connection
-    /// continues.
+    /// Writes the whole granted memory, so that its content is known. Returns whether the
+    /// connection continues.
     fn fill(&mut self, open: &mut OpenConnection) -> Result<bool, ConnectError> {
         let Some(grant) = open.connection.grant else {
             return Ok(true);

@@ -156,8 +156,8 @@ impl Engine {
     }
 
     /// Hands the datagrams that `deliver` passes to the [`Delivery`] to their queue pairs, and lets
-    /// each send after every [`ANSWER_INTERVAL`] bytes. The tables are locked meanwhile. Returns the
-    /// time that the queue pairs take for the arrival.
+    /// each send after every [`ANSWER_INTERVAL`] bytes. The tables are locked meanwhile. Returns
+    /// the time that the queue pairs take for the arrival.
     #[inline(never)]
     fn handle_batch(
         &self,

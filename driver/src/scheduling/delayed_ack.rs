@@ -2,10 +2,10 @@
 //! batch (piggybacked ACK).
 //!
 //! An application that receives a message and answers at once would otherwise wait until the kernel
-//! has sent the ACK, which takes as long as the answer itself. If the peer sleeps until a completion
-//! event, the ACK would wake it once more. The ACK is delayed only if the application has answered
-//! the last messages promptly, before its next empty poll. An empty poll or a wait of the
-//! application sends a delayed ACK; requesting a notification does not.
+//! has sent the ACK, which takes as long as the answer itself. If the peer sleeps until a
+//! completion event, the ACK would wake it once more. The ACK is delayed only if the application
+//! has answered the last messages promptly, before its next empty poll. An empty poll or a wait of
+//! the application sends a delayed ACK; requesting a notification does not.
 
 use super::limits::{PROMPT_REPLY_COUNT, PROMPT_REPLY_TIME};
 use urxe_proto::time::Time;
@@ -23,9 +23,9 @@ pub(crate) struct DelayedAck {
 }
 
 impl DelayedAck {
-    /// Decides whether the ACK for a message is delayed. A poll or a wait of the application received
-    /// the message, and the ACK is all that there is to send. `polls` is the process's number of empty
-    /// polls.
+    /// Decides whether the ACK for a message is delayed. A poll or a wait of the application
+    /// received the message, and the ACK is all that there is to send. `polls` is the process's
+    /// number of empty polls.
     pub(crate) fn delays(&mut self, now: Time, polls: u64) -> bool {
         if self.open.replace((now, polls)).is_some() {
             self.answered = 0;

@@ -6,10 +6,10 @@
 //! request are assigned when it is posted, so the requester keeps no record of each packet sent.
 //!
 //! The parts that have a state of their own are in `send_cursor`, `fast_retransmit`, `scoreboard`,
-//! `read_requests`, `single_read`, `receive_credits` and `send_quantum`, and in `loss_recovery` and `congestion`
-//! beside this module. The other modules implement steps of the requester: `completer` handles what
-//! the peer sends, `requests` sends requests that require a response, `retransmission` and
-//! `missing_responses` repair losses.
+//! `read_requests`, `single_read`, `receive_credits` and `send_quantum`, and in `loss_recovery` and
+//! `congestion` beside this module. The other modules implement steps of the requester: `completer`
+//! handles what the peer sends, `requests` sends requests that require a response, `retransmission`
+//! and `missing_responses` repair losses.
 
 mod completer;
 mod fast_retransmit;

@@ -146,8 +146,8 @@ pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The names of the threads that urxe starts. Whole names, because programs may be called `urxe-...`
-/// as well, and the threads of a program have its name until they set their own.
+/// The names of the threads that urxe starts. Whole names, because programs may be called
+/// `urxe-...` as well, and the threads of a program have its name until they set their own.
 const OWN_THREADS: &[&[u8]] = &[
     b"urxe-closer",
     b"urxe-exit",

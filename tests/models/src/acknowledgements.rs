@@ -1,5 +1,5 @@
-//! Delayed ACKs: each is sent with the application's response, at the next empty poll or wait of the
-//! application, or by the progress thread.
+//! Delayed ACKs: each is sent with the application's response, at the next empty poll or wait of
+//! the application, or by the progress thread.
 
 use crate::deferred::Deferred;
 use crate::delayed_ack::DelayedAck;
@@ -61,8 +61,8 @@ impl Engine {
         })
     }
 
-    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`, in a
-    /// poll.
+    /// Models the driver's `Delivery::answer`, with `Incoming::answer` and `Engine::delay_ack`, in
+    /// a poll.
     fn arrive(&self, at: usize) {
         self.receive(at, false);
     }

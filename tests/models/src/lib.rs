@@ -4,8 +4,9 @@
 //! of the threads, and every value that the memory model permits for a load.
 //!
 //! The files are included by path, so the checked code is the code that runs. They import their
-//! primitives from `crate::sync`, or from `crate::futex` the lock itself; these are loom's here. They use no descriptors; [`system`] models
-//! the kernel. Loom reports a thread that waits without a possible wake-up as a deadlock.
+//! primitives from `crate::sync`, or from `crate::futex` the lock itself; these are loom's here.
+//! They use no descriptors; [`system`] models the kernel. Loom reports a thread that waits without
+//! a possible wake-up as a deadlock.
 //!
 //! `tests/models.rs` runs each model.
 

@@ -14,9 +14,9 @@ use crate::release::{self, PRODUCTS, succeed};
 /// The Cargo profile of packages.
 const PROFILE: &str = "dist";
 
-/// The linker: `cc`, or the one of [`COMPILER`], in the directory of the output. lld writes the path
-/// of the output file, as it is given, to the version definitions of a library without a soname,
-/// such as `liburxe.so`.
+/// The linker: `cc`, or the one of [`COMPILER`], in the directory of the output. lld writes the
+/// path of the output file, as it is given, to the version definitions of a library without a
+/// soname, such as `liburxe.so`.
 const LINKER: &str = r#"#!/bin/sh
 for word; do
     shift

@@ -63,8 +63,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Handles a packet for the queue pair, or for a multicast group that it is attached to. Returns
-    /// true when it was a WRITE that was executed without a completion for the application.
+    /// Handles a packet for the queue pair, or for a multicast group that it is attached to.
+    /// Returns true when it was a WRITE that was executed without a completion for the application.
     #[inline(always)]
     pub(crate) fn handle<const MULTICAST: bool>(
         &mut self,
@@ -100,8 +100,8 @@ impl<'a> Incoming<'a> {
 
     /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
     /// if a poll or a wait of the application received these packets and ACKs may be delayed; then
-    /// the ACK may be delayed, to be sent with the next post. `batch` is for the packets that are sent.
-    /// Usually there are no effects.
+    /// the ACK may be delayed, to be sent with the next post. `batch` is for the packets that are
+    /// sent. Usually there are no effects.
     pub(crate) fn answer(
         mut self,
         now: Time,
