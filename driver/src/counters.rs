@@ -177,6 +177,9 @@ pub(crate) struct DeviceCounters {
     pub(crate) cq_overruns: Counter,
     /// How often the interface went down.
     pub(crate) link_downed: Counter,
+    /// Packets with a wrong partition key, and those with a wrong queue key. Sums of the queue
+    /// pairs' counters: programs read them for each queue pair that they make.
+    violations: [Counter; 2],
     /// The objects that exist, by their kind.
     resources: [AtomicU64; Resource::Srq as usize + 1],
 }
@@ -192,6 +195,21 @@ impl DeviceCounters {
     /// Returns the number of objects of this kind that exist.
     pub(crate) fn existing(&self, kind: Resource) -> u64 {
         self.resources[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts the violations of a queue pair between two readings of its
+    /// [`Counters::key_violations`].
+    #[cold]
+    pub(crate) fn count_key_violations(&self, before: [u64; 2], after: [u64; 2]) {
+        for (sum, (before, after)) in self.violations.iter().zip(before.into_iter().zip(after)) {
+            sum.add(after - before);
+        }
+    }
+
+    /// Returns the numbers of received packets with a wrong partition key and with a wrong queue
+    /// key.
+    pub(crate) fn key_violations(&self) -> [u64; 2] {
+        [0, 1].map(|kind: usize| self.violations[kind].get())
     }
 
     /// Counts a send that ended in error.

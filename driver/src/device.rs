@@ -465,6 +465,13 @@ impl Device {
         }
     }
 
+    /// Returns the numbers of received packets with a wrong partition key and with a wrong queue
+    /// key, for queue pairs of this process (`P_KeyViolations` and `Q_KeyViolations` of 14.2.5.6;
+    /// these counters are wider than the 16 bits there).
+    pub fn key_violations(&self) -> (u64, u64) {
+        counters::of_device(&self.name).key_violations().into()
+    }
+
     /// Changes the port, and pushes an event to the listeners for each change.
     fn change(&self, change: impl FnOnce(&mut Port)) {
         let mut port = self.port.write().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,6 @@
 
 pub mod context;
 pub mod cq;
-mod device;
 pub mod qp;
 pub mod srq;
 pub mod stat;

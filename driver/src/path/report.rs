@@ -103,11 +103,6 @@ impl From<DeviceReadings> for DeviceReport {
 }
 
 impl Engine {
-    /// Returns the sums over the queue pairs of a device, destroyed ones included.
-    pub(crate) fn totals_of(&self, device: &str) -> QpTotals {
-        counters::of_device(device).totals(|| self.live_totals(device))
-    }
-
     /// Returns the counters of the process.
     pub(crate) fn report(&self) -> Report {
         let devices = counters::of_all_devices().into_iter();

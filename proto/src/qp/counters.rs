@@ -118,6 +118,13 @@ impl Counters {
         self.sends_done += u64::from(is_send);
     }
 
+    /// The numbers of packets dropped because of their partition key and because of their queue
+    /// key.
+    #[inline]
+    pub fn key_violations(&self) -> [u64; 2] {
+        [self.bad_pkey, self.bad_qkey]
+    }
+
     /// Counts a fatal NAK that was sent.
     pub(crate) fn count_fatal_nak(&mut self, code: NakCode) {
         match code {

@@ -77,6 +77,7 @@ impl<'a> Incoming<'a> {
         let counters = inner.transport.counters();
         let (taken, written) = (counters.received_packets, counters.writes_done);
         let long_missing = counters.long_packet_timeouts;
+        let violations = counters.key_violations();
         let mut host = self.qp.host(regions);
         match MULTICAST {
             true => (inner.transport).handle_multicast(now, datagram, packet, &mut host),
@@ -85,6 +86,10 @@ impl<'a> Incoming<'a> {
         let counters = inner.transport.counters();
         let taken = counters.received_packets > taken;
         let wrote = counters.writes_done != written;
+        if !taken {
+            let now = counters.key_violations();
+            self.qp.counters.count_key_violations(violations, now);
+        }
         if counters.long_packet_timeouts != long_missing {
             inner.path_timed_out(true);
         }
