@@ -6,8 +6,9 @@
 use crate::address::LocalAddress;
 use crate::datagram::Datagram;
 use crate::error::OpenError;
+use crate::inbound::Inbound;
 use crate::process_socket::ProcessSocket;
-use crate::receive::{Inbound, RecvBatch};
+use crate::receive::RecvBatch;
 use crate::socket::open_group_receiver;
 use std::fmt;
 use std::io;

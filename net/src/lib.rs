@@ -91,6 +91,7 @@ mod forward;
 pub mod fuzzing;
 mod group;
 mod icrc;
+mod inbound;
 mod interfaces;
 mod link;
 mod message_headers;
