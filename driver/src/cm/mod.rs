@@ -15,6 +15,7 @@
 //! `urxe_proto::cm`.
 
 mod addresses;
+mod bind_address;
 mod changes;
 pub mod channel;
 pub mod connection;

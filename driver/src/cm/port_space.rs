@@ -14,17 +14,15 @@
 //! A bind that shares its port claims one of `MAX_SHARING` numbered names instead. It then checks
 //! for an exclusive claim, and an exclusive bind checks all numbered names.
 
+use super::bind_address::{BindAddress, Conflict};
 use super::port_range::{local_port_range, missing_privilege};
-use super::resolve::is_of_any_device;
 use crate::per_process::PerProcess;
 use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use urxe_net::list_interfaces;
 use urxe_net::names::{Lookup, Name};
 use urxe_net::random;
 
@@ -81,6 +79,14 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// Returns the error of a bind to `port` that conflicts with another one.
+    fn of(conflict: Conflict, port: u16) -> PortError {
+        match conflict {
+            Conflict::Same => PortError::InUse { port },
+            Conflict::AnyDevice => PortError::NotAvailable { port },
+        }
+    }
+
     /// Returns the error number that applications get.
     pub fn errno(&self) -> i32 {
         match self {
@@ -88,61 +94,6 @@ impl PortError {
             Self::Privileged { .. } => libc::EACCES,
             Self::NoneFree | Self::NotAvailable { .. } => libc::EADDRNOTAVAIL,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
-        }
-    }
-}
-
-/// The address of a bind: a specific one, or the wildcard of an IP version.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum BindAddress {
-    One(IpAddr),
-    AllV4,
-    AllV6,
-}
-
-impl BindAddress {
-    fn of(address: IpAddr) -> BindAddress {
-        match address {
-            _ if !address.is_unspecified() => BindAddress::One(address),
-            IpAddr::V4(_) => BindAddress::AllV4,
-            IpAddr::V6(_) => BindAddress::AllV6,
-        }
-    }
-
-    /// Returns the wildcard of an address's IP version.
-    fn wildcard_of(address: IpAddr) -> BindAddress {
-        match address {
-            IpAddr::V4(_) => BindAddress::AllV4,
-            IpAddr::V6(_) => BindAddress::AllV6,
-        }
-    }
-
-    /// Returns whether the kernel's connection manager selects no device for it.
-    fn is_of_any_device(self) -> bool {
-        match self {
-            BindAddress::One(address) => is_of_any_device(address),
-            BindAddress::AllV4 | BindAddress::AllV6 => true,
-        }
-    }
-
-    /// Returns whether some local address matches both.
-    fn overlaps(self, other: BindAddress) -> bool {
-        match (self, other) {
-            (BindAddress::One(one), BindAddress::One(another)) => one == another,
-            (BindAddress::One(one), all) | (all, BindAddress::One(one)) => {
-                all == BindAddress::wildcard_of(one)
-            }
-            _ => self == other,
-        }
-    }
-}
-
-impl fmt::Display for BindAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BindAddress::One(address) => address.fmt(f),
-            BindAddress::AllV4 => f.write_str("all-v4"),
-            BindAddress::AllV6 => f.write_str("all-v6"),
         }
     }
 }
@@ -166,37 +117,6 @@ impl Key {
     fn shared_names(self, address: BindAddress) -> impl Iterator<Item = (u8, String)> {
         let name = self.name(address);
         (0..MAX_SHARING).map(move |number| (number, format!("{name}/shared/{number}")))
-    }
-}
-
-/// A conflict of two binds to a port.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Conflict {
-    /// Both are to the same address of a device.
-    Same,
-    /// One of them is to the wildcard or a loopback address.
-    AnyDevice,
-}
-
-impl Conflict {
-    fn between(addresses: &[BindAddress], others: &[BindAddress]) -> Conflict {
-        let mut all = addresses.iter().chain(others);
-        match all.any(|address| address.is_of_any_device()) {
-            true => Conflict::AnyDevice,
-            false => Conflict::Same,
-        }
-    }
-
-    /// Returns the conflict of two binds that are both to `addresses`.
-    fn of(addresses: &[BindAddress]) -> Conflict {
-        Conflict::between(addresses, &[])
-    }
-
-    fn error(self, port: u16) -> PortError {
-        match self {
-            Conflict::Same => PortError::InUse { port },
-            Conflict::AnyDevice => PortError::NotAvailable { port },
-        }
     }
 }
 
@@ -286,7 +206,7 @@ impl Port {
         key: Key,
         address: BindAddress,
     ) -> io::Result<Option<BindAddress>> {
-        for other in others(address) {
+        for other in address.others() {
             if !self.names.contains_key(&other) && lookup.is_taken(&key.name(other))? {
                 return Ok(Some(other));
             }
@@ -302,7 +222,7 @@ impl Port {
         key: Key,
         address: BindAddress,
     ) -> io::Result<Option<BindAddress>> {
-        for other in others(address).into_iter().chain([address]) {
+        for other in address.others().into_iter().chain([address]) {
             let own = self.shared.get(&other).map(|(number, _)| *number);
             for (number, name) in key.shared_names(other) {
                 if Some(number) != own && lookup.is_taken(&name)? {
@@ -364,7 +284,7 @@ impl PortClaim {
         };
         match ports.take(key, &owner)? {
             None => Ok(PortClaim { key, owner }),
-            Some(conflict) => Err(conflict.error(request.port)),
+            Some(conflict) => Err(PortError::of(conflict, request.port)),
         }
     }
 
@@ -384,7 +304,7 @@ impl PortClaim {
     /// # Errors
     /// [`PortError::InUse`] or [`PortError::NotAvailable`] while the port is shared.
     pub fn listen(&self) -> Result<(), PortError> {
-        let conflict = |conflict: Conflict| conflict.error(self.key.port);
+        let conflict = |conflict| PortError::of(conflict, self.key.port);
         let mut ports = lock(ports());
         let addresses = &self.owner.addresses;
         let Some(port) = ports.by_key.get_mut(&self.key) else {
@@ -495,23 +415,6 @@ impl Ports {
         port.owners.push(Arc::clone(owner));
         Ok(None)
     }
-}
-
-/// Returns the other addresses whose claims conflict with one of `address`.
-fn others(address: BindAddress) -> Vec<BindAddress> {
-    let all = match address {
-        BindAddress::One(address) => return vec![BindAddress::wildcard_of(address)],
-        all => all,
-    };
-    let interfaces = list_interfaces().unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot list the addresses of this host");
-        Vec::new()
-    });
-    let addresses = interfaces.iter().flat_map(|i| &i.addresses);
-    addresses
-        .map(|address| BindAddress::One(address.ip()))
-        .filter(|one| one.overlaps(all))
-        .collect()
 }
 
 #[cfg(test)]
