@@ -6,10 +6,10 @@
 //! request are assigned when it is posted, so the requester keeps no record of each packet sent.
 //!
 //! The parts that have a state of their own are in `send_cursor`, `fast_retransmit`, `scoreboard`,
-//! `read_requests`, `single_read`, `receive_credits` and `send_quantum`, and in `loss_recovery` and
-//! `congestion` beside this module. The other modules implement steps of the requester: `completer`
-//! handles what the peer sends, `requests` sends requests that require a response, `retransmission`
-//! and `missing_responses` repair losses.
+//! `read_requests`, `single_read`, `receive_credits`, `send_quantum` and `short_probe`, and in
+//! `loss_recovery` and `congestion` beside this module. The other modules implement steps of the
+//! requester: `completer` handles what the peer sends, `requests` sends requests that require a
+//! response, `timeouts` handles timers, `retransmission` and `missing_responses` repair losses.
 
 mod completer;
 mod fast_retransmit;
@@ -21,12 +21,13 @@ mod retransmission;
 mod scoreboard;
 mod send_cursor;
 mod send_quantum;
+mod short_probe;
 mod single_read;
+mod timeouts;
 
 use super::congestion::{Algorithm, Window, WindowLimits};
-use super::loss_recovery::{Expired, LossRecovery};
+use super::loss_recovery::LossRecovery;
 use crate::host::{Completions, Host, Memory, Transmit};
-use crate::ids::RKey;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
@@ -34,7 +35,7 @@ use crate::qp_base::SendSide;
 use crate::queue::{NoMemory, PostError, SendQueue, SendQueueSize, SendWqe};
 use crate::service::{Context, StageResult, execute_local, stage_data};
 use crate::time::Time;
-use crate::wire::{Bth, Header, Headers, Operation, Position, Reth};
+use crate::wire::{Bth, Headers, Operation, Position};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
 use fast_retransmit::FastRetransmit;
 use read_requests::ReadRequests;
@@ -42,6 +43,7 @@ use receive_credits::ReceiveCredits;
 use scoreboard::Scoreboard;
 use send_cursor::SendCursor;
 use send_quantum::SendQuantum;
+use short_probe::{ShortProbe, send_duplicate};
 use single_read::SingleRead;
 
 /// The result of a step of the requester or the responder.
@@ -65,33 +67,6 @@ enum Step {
     /// The sink is full.
     Full,
 }
-
-/// The purpose of a short probe.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Purpose {
-    /// It follows READ responses, so its answer shows that those that did not arrive were lost.
-    Responses,
-    /// It follows the timeout of a long packet. Its answer shows that the peer is reachable.
-    Reachability,
-}
-
-/// A probe that is a short packet: a duplicate of a request that is done.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum ShortProbe {
-    /// None since the last progress.
-    #[default]
-    None,
-    /// It is sent with the next transmission.
-    Due(Purpose),
-    /// It is not answered.
-    Sent(Purpose),
-    /// The peer has answered it, without progress since.
-    Answered,
-}
-
-/// The payload in bytes from which a packet may exceed the MTU of a link: each carries IPv4 packets
-/// of 576 bytes (RFC 1122, 3.3.3).
-const LONG_PAYLOAD: usize = 512;
 
 /// The number of packets of a window whose round trip is measured.
 const SAMPLES_PER_WINDOW: u32 = 16;
@@ -438,119 +413,9 @@ impl Requester {
         self.recovery.sent(now);
     }
 
-    /// Goes back: the next packet sent is the oldest that is not done.
-    fn go_back(&mut self) {
-        self.fast_retransmit.cancel();
-        self.scoreboard.clear();
-        self.back_for_gap = false;
-        self.short_probe = ShortProbe::None;
-        self.recovery.stop_measuring();
-        // A work request that could not be sent waits for its predecessors, which are sent again.
-        self.unsendable = None;
-        self.requests.go_back();
-        self.set_cursor_back(SendCursor::in_oldest(&self.queue, self.una));
-    }
-
-    /// Moves the cursor to a packet that was sent before.
-    fn set_cursor_back(&mut self, to: SendCursor) {
-        if !self.has_gone_back() {
-            self.resume = self.cursor;
-        }
-        self.cursor = to;
-    }
-
-    /// Continues with new packets: the timeout for which the requester went back was spurious.
-    ///
-    /// A packet that was sent only once is acknowledged (F-RTO, RFC 5682). If others before the
-    /// cursor's former position are lost nevertheless, the responder reports the gap, or a probe
-    /// follows.
-    fn undo_go_back(&mut self) {
-        self.cursor = self.resume;
-        self.requests.undo_go_back();
-    }
-
-    /// Goes back because the peer reported a gap.
-    fn go_back_to_gap(&mut self) {
-        self.go_back();
-        self.back_for_gap = true;
-    }
-
     /// Handles a CNP: packets of this connection met congestion.
     pub(super) fn cnp_received(&mut self, now: Time) {
         self.window.cnp_received(now);
-    }
-
-    /// Runs the timers that have expired.
-    pub(super) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
-        match self.recovery.expire(cx.now) {
-            Expired::Nothing | Expired::RnrOver => {}
-            Expired::RepairGap if self.has_gone_back() => {}
-            Expired::RepairGap => match self.scoreboard.executed() {
-                Some(executed) => self.repair_responses(cx, executed),
-                None => self.repair_gap(cx),
-            },
-            Expired::Probe if self.probe_tail() => cx.counters.probes += 1,
-            Expired::Probe | Expired::Retransmit => {
-                cx.counters.timeouts += 1;
-                self.note_long_packet_timeout(cx);
-                self.window.timed_out(cx.now, self.una, self.sent_end);
-                self.single_read.lost();
-                self.go_back();
-                if self.is_oldest_long(cx.attr.path_mtu) {
-                    self.short_probe = ShortProbe::Due(Purpose::Reachability);
-                }
-            }
-            // Only parts were requested again; the peer may accept a request for the whole rest.
-            Expired::RetriesExceeded if self.awaits_partial() => {
-                cx.counters.timeouts += 1;
-                self.go_back();
-            }
-            Expired::RetriesExceeded => {
-                self.note_long_packet_timeout(cx);
-                return Outcome::RetriesExceeded;
-            }
-        }
-        self.fail_unsendable(cx, host)
-    }
-
-    /// Counts the timeout of a long packet if the peer has answered a short one.
-    fn note_long_packet_timeout(&self, cx: &mut Context<'_>) {
-        if self.short_probe == ShortProbe::Answered && self.is_oldest_long(cx.attr.path_mtu) {
-            cx.counters.long_packet_timeouts += 1;
-        }
-    }
-
-    /// Counts a long packet that the peer has reported as missing until the retries were exhausted,
-    /// if the packets behind it that the peer received may all have been short.
-    pub(super) fn note_long_packet_missing(&self, cx: &mut Context<'_>) {
-        let path_mtu = cx.attr.path_mtu;
-        let mut sent = (self.queue.head()..self.begun).filter_map(|index| self.queue.get(index));
-        // The request for a READ has no payload.
-        let ends_short = |wqe: &SendWqe| {
-            wqe.op.has_response()
-                || (wqe.packets > 0 && wqe.payload_of(wqe.packets - 1, path_mtu) <= LONG_PAYLOAD)
-        };
-        let oldest = self.queue.get(self.queue.head());
-        let is_request_long =
-            oldest.is_some_and(|it| !it.op.has_response()) && self.is_oldest_long(path_mtu);
-        if is_request_long && sent.any(ends_short) {
-            cx.counters.long_packet_timeouts += 1;
-        }
-    }
-
-    /// Whether the oldest packet or response that is not done may exceed the MTU of a link.
-    pub(super) fn is_oldest_long(&self, path_mtu: Mtu) -> bool {
-        let oldest = self.queue.get(self.queue.head());
-        oldest.is_some_and(|wqe| {
-            let index = self.una.diff(wqe.first_psn).max(0) as u32;
-            wqe.payload_of(index, path_mtu) > LONG_PAYLOAD
-        })
-    }
-
-    /// Ends the connection: the peer does not answer, and there is no alternate path.
-    pub(super) fn give_up<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
-        cx.counters.retries_exceeded += 1;
-        self.fail(cx, self.exhausted_status(), host)
     }
 
     /// Resets the round-trip estimate and the window after a change of path.
@@ -619,26 +484,6 @@ impl Requester {
         self.flush(cx, host);
         Outcome::Failed
     }
-}
-
-/// Sends `header`, of a WRITE with a PSN that is done, without data.
-///
-/// The responder acknowledges it as a duplicate, without executing it (9.7.5.1.1). Returns false
-/// when the sink is full.
-fn send_duplicate<T: Transmit>(cx: &mut Context<'_>, header: Header, out: &mut T) -> bool {
-    let nothing = Reth {
-        addr: 0,
-        rkey: RKey(0),
-        length: 0,
-    };
-    let header = header.with_ack_req(true).with_reth(nothing);
-    let Some(packet) = out.stage(header.len()) else {
-        return false;
-    };
-    header.emit(packet);
-    out.commit();
-    cx.counters.sent_packets += 1;
-    true
 }
 
 impl SendSide for Requester {

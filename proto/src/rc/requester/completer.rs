@@ -4,7 +4,8 @@
 //! retransmission.
 
 use super::send_cursor::SendCursor;
-use super::{Outcome, Requester, ShortProbe};
+use super::short_probe::ShortProbe;
+use super::{Outcome, Requester};
 use crate::host::{Completions, Host};
 use crate::psn::Psn;
 use crate::queue::SendWqe;

@@ -18,7 +18,8 @@
 //! by less than a round trip: a stale response then arrives while the gap is open.
 
 use super::send_cursor::SendCursor;
-use super::{Purpose, Requester, ShortProbe, Step, send_duplicate};
+use super::short_probe::{Purpose, ShortProbe, send_duplicate};
+use super::{Requester, Step};
 use crate::host::{Host, Memory, Transmit};
 use crate::psn::Psn;
 use crate::queue::SendWqe;

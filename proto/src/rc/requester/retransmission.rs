@@ -3,11 +3,49 @@
 
 use super::fast_retransmit::Retransmission;
 use super::send_cursor::SendCursor;
+use super::short_probe::ShortProbe;
 use super::{Requester, Step};
 use crate::host::{Host, Transmit};
 use crate::service::Context;
 
 impl Requester {
+    /// Goes back: the next packet sent is the oldest that is not done.
+    pub(super) fn go_back(&mut self) {
+        self.fast_retransmit.cancel();
+        self.scoreboard.clear();
+        self.back_for_gap = false;
+        self.short_probe = ShortProbe::None;
+        self.recovery.stop_measuring();
+        // A work request that could not be sent waits for its predecessors, which are sent again.
+        self.unsendable = None;
+        self.requests.go_back();
+        self.set_cursor_back(SendCursor::in_oldest(&self.queue, self.una));
+    }
+
+    /// Moves the cursor to a packet that was sent before.
+    pub(super) fn set_cursor_back(&mut self, to: SendCursor) {
+        if !self.has_gone_back() {
+            self.resume = self.cursor;
+        }
+        self.cursor = to;
+    }
+
+    /// Continues with new packets: the timeout for which the requester went back was spurious.
+    ///
+    /// A packet that was sent only once is acknowledged (F-RTO, RFC 5682). If others before the
+    /// cursor's former position are lost nevertheless, the responder reports the gap, or a probe
+    /// follows.
+    pub(super) fn undo_go_back(&mut self) {
+        self.cursor = self.resume;
+        self.requests.undo_go_back();
+    }
+
+    /// Goes back because the peer reported a gap.
+    fn go_back_to_gap(&mut self) {
+        self.go_back();
+        self.back_for_gap = true;
+    }
+
     /// Retransmits from `una`, selectively if later packets may have arrived.
     pub(super) fn retransmit(&mut self) {
         let is_selective = self
