@@ -63,6 +63,8 @@ impl Operation {
 }
 
 enum Program {
+    /// `ibv_rc_pingpong -e -s 64`, with delayed ACKs: the number of waits depends on timing.
+    Pingpong,
     /// `benches/polled.c` in its mode `events`: two posts, two completions, two waits for an event.
     RoundTrip,
     /// `benches/polled.c` in this mode.
@@ -73,7 +75,7 @@ enum Program {
 
 /// An empty poll precedes the polled operations of the same interface: its cost is subtracted from
 /// theirs, since the number of their empty polls varies.
-const MEASURED: [Operation; 7] = [
+const MEASURED: [Operation; 8] = [
     Operation {
         name: "empty poll",
         program: Program::Polled("empty"),
@@ -97,6 +99,12 @@ const MEASURED: [Operation; 7] = [
         program: Program::RoundTrip,
         goal: 5000.0,
         repeats: true,
+    },
+    Operation {
+        name: "round trip, ibv_rc_pingpong -e",
+        program: Program::Pingpong,
+        goal: 5000.0,
+        repeats: false,
     },
     Operation {
         name: "Rust: empty poll",
@@ -266,6 +274,7 @@ impl Bench {
     /// Runs a server and a client with `count` operations.
     fn count(&self, operation: &Operation, count: u32, port: u16) -> Result<Run, String> {
         let program = match operation.program {
+            Program::Pingpong => format!("ibv_rc_pingpong -e -s 64 -g 0 -n {count} -p {port}"),
             Program::RoundTrip => format!("{} events {count} {port}", self.polled.display()),
             Program::Polled(mode) => format!("{} {mode} {count} {port}", self.polled.display()),
             Program::PolledInRust(mode) => {
@@ -277,9 +286,21 @@ impl Bench {
         // The server of the round trips shares the client's processor at the lowest priority: each
         // packet wakes the client at once. So each completion takes a wait of its own, and the
         // count does not depend on timing. A server that polls needs a processor of its own.
-        let place = match operation.program {
-            Program::RoundTrip => format!("taskset -c {client} chrt --idle 0"),
-            Program::Polled(_) | Program::PolledInRust(_) => format!("taskset -c {other}"),
+        let (place, client_place) = match operation.program {
+            // Wherever the scheduler places them, as users run it.
+            Program::Pingpong => (String::new(), String::new()),
+            Program::RoundTrip => (
+                format!("taskset -c {client} chrt --idle 0"),
+                format!("taskset -c {client}"),
+            ),
+            Program::Polled(_) | Program::PolledInRust(_) => (
+                format!("taskset -c {other}"),
+                format!("taskset -c {client}"),
+            ),
+        };
+        let collected = match operation.program {
+            Program::Pingpong => "",
+            _ => "--toggle-collect='*measured_*'",
         };
         let urxe = format!("{} run --sysfs no --", self.urxe.display());
         let mut server = shell(&format!("exec {place} {urxe} {program}"))?;
@@ -296,12 +317,12 @@ impl Bench {
             thread::sleep(Duration::from_millis(20));
         }
         let callgrind = format!(
-            "valgrind --tool=callgrind --separate-threads=yes --toggle-collect='*measured_*' \
+            "valgrind --tool=callgrind --separate-threads=yes {collected} \
              --callgrind-out-file={}",
             self.output.display()
         );
         let client = shell(&format!(
-            "exec taskset -c {client} timeout 120 {urxe} {callgrind} {program} 127.0.0.1"
+            "exec {client_place} timeout 120 {urxe} {callgrind} {program} 127.0.0.1"
         ))?;
         let (has_succeeded, text) = pair::output(client);
         if !has_succeeded {
