@@ -1,6 +1,8 @@
 //! The C library's functions, resolved behind the interposed ones.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+#[cfg(target_env = "gnu")]
+use std::ffi::c_char;
+use std::ffi::{CStr, c_int, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};

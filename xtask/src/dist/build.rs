@@ -92,7 +92,8 @@ pub(super) fn dist(
             cargo.env(format!("CARGO_TARGET_{name}_LINKER"), &linker);
         }
         false => {
-            cargo.env("RUSTC_WORKSPACE_WRAPPER", &compiler);
+            // Not RUSTC_WORKSPACE_WRAPPER, whose path Cargo hashes into the names of symbols.
+            cargo.env("RUSTC_WRAPPER", &compiler);
         }
     }
     succeed(&mut cargo)?;

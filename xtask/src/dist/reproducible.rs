@@ -37,10 +37,25 @@ pub(super) fn compare(
     let began = Instant::now();
     let directory = env::temp_dir().join(format!("urxe-again-{}", std::process::id()));
     println!("dist: again in {}", directory.display());
-    let result = make_again(targets, no_sbom, workspace, target, &directory)
-        .and_then(|again| differences(&read(&out.join(SUMS))?, &read(&again.join(SUMS))?));
+    let again = directory.join("packages");
+    let result = make_again(targets, no_sbom, workspace, target, &directory).and_then(|()| {
+        Ok(differences(
+            &read(&out.join(SUMS))?,
+            &read(&again.join(SUMS))?,
+        ))
+    });
+    let differing = result.inspect_err(|_| {
+        // In the directory for temporary files, and the failure is already reported.
+        let _ = remove(&directory);
+    })?;
+    if !differing.is_empty() {
+        return Err(format!(
+            "the second build differs: {}; its packages are in {}",
+            differing.join(", "),
+            again.display()
+        ));
+    }
     remove(&directory)?;
-    result?;
     println!("dist: identical, in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
 }
@@ -48,14 +63,14 @@ pub(super) fn compare(
 /// The file of checksums.
 const SUMS: &str = "SHA256SUMS";
 
-/// Makes the packages in a clone. Returns the directory with the packages.
+/// Makes the packages in a clone, both in `directory`.
 fn make_again(
     targets: &[String],
     no_sbom: bool,
     workspace: &Path,
     target: &Path,
     directory: &Path,
-) -> Result<PathBuf, String> {
+) -> Result<(), String> {
     let failed = |error| format!("{}: {error}", directory.display());
     // Of another length than the workspace.
     let clone = directory.join("a-directory-with-another-name/urxe");
@@ -81,7 +96,6 @@ fn make_again(
     let tools = target.join("tools");
     symlink(tools, clone.join("target/tools")).map_err(failed)?;
 
-    let again = directory.join("packages");
     let mut command = match permits_other_user() {
         true => {
             let mut unshare = Command::new("unshare");
@@ -98,7 +112,7 @@ fn make_again(
     command
         .args(["sh", "-c", "umask 077 && exec \"$@\"", "sh"])
         .args(["cargo", "xtask", "dist", "--out"])
-        .arg(&again)
+        .arg(directory.join("packages"))
         .args(targets.iter().map(|target| format!("--target={target}")))
         .args(no_sbom.then_some("--no-sbom"))
         .current_dir(&clone)
@@ -112,8 +126,7 @@ fn make_again(
         .env_remove("CARGO_TARGET_DIR")
         .env_remove("CARGO")
         .env_remove("RUSTC");
-    succeed(&mut command)?;
-    Ok(again)
+    succeed(&mut command)
 }
 
 fn permits_other_user() -> bool {
@@ -125,18 +138,20 @@ fn permits_other_user() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Fails with the lines of the second list that the first one lacks.
-fn differences(first: &str, second: &str) -> Result<(), String> {
-    let first: Vec<&str> = first.lines().collect();
-    let second: Vec<&str> = second.lines().collect();
-    if first == second {
-        return Ok(());
+/// Returns the files of the second list whose lines the first one lacks, or else those that only
+/// the first one has.
+fn differences(first: &str, second: &str) -> Vec<String> {
+    let lacking = |lines: &str, others: &str| -> Vec<String> {
+        lines
+            .lines()
+            .filter(|line| !others.lines().any(|other| other == *line))
+            .map(|line| line.split_whitespace().last().unwrap_or(line).to_owned())
+            .collect()
+    };
+    match lacking(second, first) {
+        differing if differing.is_empty() => lacking(first, second),
+        differing => differing,
     }
-    let other = second.iter().filter(|line| !first.contains(line));
-    let other: Vec<&str> = other
-        .map(|line| line.split_whitespace().last().unwrap_or(line))
-        .collect();
-    Err(format!("the second build differs: {}", other.join(", ")))
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -150,13 +165,9 @@ mod tests {
     #[test]
     fn difference_is_named() {
         let first = "aa  urxe.tgz\nbb  urxe.deb\n";
-        assert_eq!(differences(first, first), Ok(()));
+        assert!(differences(first, first).is_empty());
         let second = "aa  urxe.tgz\ncc  urxe.deb\n";
-        let error = differences(first, second).expect_err("other checksum");
-        assert!(
-            error.contains("urxe.deb") && !error.contains("tgz"),
-            "{error}"
-        );
-        assert!(differences(first, "aa  urxe.tgz\n").is_err());
+        assert_eq!(differences(first, second), ["urxe.deb"]);
+        assert_eq!(differences(first, "aa  urxe.tgz\n"), ["urxe.deb"]);
     }
 }

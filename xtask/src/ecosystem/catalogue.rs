@@ -130,6 +130,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "rping",
                 "rping -s -a {server} -C 5 -v",
+                Ready::ConnectionManager(7174),
                 "rping -c -a {server} -C 5 -v",
                 "ping data: rdma-ping-4",
                 false
@@ -137,6 +138,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "ucmatose",
                 "ucmatose",
+                Ready::ConnectionManager(7471),
                 "ucmatose -s {server}",
                 "return status 0",
                 false
@@ -144,6 +146,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "udaddy",
                 "udaddy",
+                Ready::ConnectionManager(7174),
                 "udaddy -s {server}",
                 "return status 0",
                 false
@@ -151,6 +154,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "rdma_client",
                 "rdma_server",
+                Ready::ConnectionManager(7471),
                 "rdma_client -s {server}",
                 "rdma_client: end 0",
                 false
@@ -158,6 +162,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "rdma_xclient",
                 "rdma_xserver",
+                Ready::ConnectionManager(7471),
                 "rdma_xclient -s {server}",
                 "rdma_xclient: end 0",
                 false
@@ -165,6 +170,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "cmtime",
                 "cmtime -c 20",
+                Ready::ConnectionManager(7471),
                 "cmtime -s {server} -c 20",
                 "connect",
                 true
@@ -172,6 +178,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "rstream",
                 "rstream -S 1024 -C 20",
+                Ready::ConnectionManager(7471),
                 "rstream -s {server} -S 1024 -C 20",
                 "1k",
                 false
@@ -179,6 +186,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "riostream",
                 "riostream -S 1024 -C 20",
+                Ready::ConnectionManager(7471),
                 "riostream -s {server} -S 1024 -C 20",
                 "1k",
                 false
@@ -186,6 +194,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             rdmacm!(
                 "udpong",
                 "udpong -b {server}",
+                Ready::Seconds(2),
                 "udpong -s {server} -S 512 -C 50",
                 "512",
                 true
@@ -555,7 +564,7 @@ MTU of 1500\ndoes not carry.",
             server: Some(Server {
                 command: "urxe run -- qemu-system-x86_64 -accel tcg -nodefaults -display none \
                           -m 32 -incoming rdma:{server}:4444",
-                ready: Ready::Seconds(4),
+                ready: Ready::ConnectionManager(4444),
                 stays: true,
             }),
             client: ": >migrate.out; $WORKSPACE/tests/ecosystem/migrate.sh {server}",
@@ -771,7 +780,7 @@ replaces. It\nneeds no GPU for main memory.",
                 places: BOTH,
                 server: Some(Server {
                     command: "urxe run --rsockets -- iperf3 --server --one-off --bind {server}",
-                    ready: Ready::Seconds(3),
+                    ready: Ready::ConnectionManager(5201),
                     stays: false,
                 }),
                 client: "urxe run --rsockets -- iperf3 --client {server} --time 1",
@@ -784,7 +793,7 @@ replaces. It\nneeds no GPU for main memory.",
                 places: BOTH,
                 server: Some(Server {
                     command: "urxe run --rsockets -- nginx -c $PWD/nginx.conf",
-                    ready: Ready::Seconds(4),
+                    ready: Ready::ConnectionManager(8080),
                     stays: true,
                 }),
                 client: "urxe run --rsockets -- curl --silent --show-error --output got \

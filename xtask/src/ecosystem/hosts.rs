@@ -152,6 +152,17 @@ impl Host {
         })
     }
 
+    /// Returns whether a program of this host listens at a port of the connection manager, in any
+    /// port space. A listener has the name of a Unix socket with its service ID, whose low 16 bits
+    /// are the port (`driver/src/queues/gsi/directory.rs`).
+    pub(super) fn has_listener(&self, port: u16) -> bool {
+        let sockets = fs::read_to_string(format!("/proc/{}/net/unix", self.first));
+        sockets
+            .unwrap_or_default()
+            .lines()
+            .any(|socket| is_listener(socket, port))
+    }
+
     /// Kills all processes of the host but the first, and waits until they hold no port any more.
     fn clear(&self) {
         let [nsenter, arguments @ ..] = self.words();
@@ -196,6 +207,15 @@ impl Host {
     }
 }
 
+/// Returns whether a line of `/proc/net/unix` has the name of a listener at a port.
+fn is_listener(socket: &str, port: u16) -> bool {
+    let name = socket.split_whitespace().last().unwrap_or_default();
+    let service = name.strip_prefix("@urxe/cm/listen/");
+    let service = service.and_then(|rest| rest.split('/').next());
+    let id = service.and_then(|service| u64::from_str_radix(service, 16).ok());
+    id.is_some_and(|id| id & 0xffff == u64::from(port))
+}
+
 fn ip(words: &str) -> Result<(), String> {
     succeed(Command::new("ip").args(words.split(' ')))
 }
@@ -205,5 +225,20 @@ impl Drop for Host {
         // The kernel ends the host's other processes with its first one.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listener_is_found_by_its_port() {
+        let line = |name: &str| format!("0000: 00000002 00000000 00000000 0002 01 62834 {name}");
+        let listener = line("@urxe/cm/listen/1061c24/127.0.0.1/0");
+        assert!(is_listener(&listener, 7204));
+        assert!(!is_listener(&listener, 7471));
+        assert!(!is_listener(&line("@urxe/cm/106/7204/127.0.0.1"), 7204));
+        assert!(!is_listener(&line(""), 7204));
     }
 }

@@ -47,9 +47,11 @@ pub(super) struct Server {
 pub(super) enum Ready {
     /// A program on the server's host listens at this TCP port.
     Tcp(u16),
+    /// A program on the server's host listens at this port of the connection manager.
+    ConnectionManager(u16),
     /// The server has printed this text.
     Output(&'static str),
-    /// This number of seconds has passed: a listener of the connection manager is not visible.
+    /// This number of seconds has passed.
     Seconds(u64),
 }
 

@@ -222,6 +222,7 @@ fn wait_until_ready(ready: Ready, host: &Host, process: &mut Process) -> Result<
     loop {
         let is_ready = match ready {
             Ready::Tcp(port) => host.listens(port),
+            Ready::ConnectionManager(port) => host.has_listener(port),
             Ready::Output(text) => {
                 fs::read_to_string(&process.output).is_ok_and(|output| output.contains(text))
             }

@@ -62,13 +62,20 @@ macro_rules! perftest {
 
 /// A run of a program of rdmacm-utils. `$stays` is whether its server continues after its client.
 macro_rules! rdmacm {
-    ($name:literal, $server:literal, $client:literal, $expected:literal, $stays:literal) => {
+    (
+        $name:literal,
+        $server:literal,
+        $ready:expr,
+        $client:literal,
+        $expected:literal,
+        $stays:literal
+    ) => {
         Run {
             name: $name,
             places: BOTH,
             server: Some(Server {
                 command: concat!("urxe run -- ", $server),
-                ready: Ready::Seconds(2),
+                ready: $ready,
                 stays: $stays,
             }),
             client: concat!("urxe run -- ", $client),
@@ -199,7 +206,7 @@ macro_rules! fio {
             server: Some(Server {
                 command: "urxe run -- fio --name=server --ioengine=rdma --port=9901 --bs=64k \
                           --size=16m --rw=read --iodepth=16 --filename=unused",
-                ready: Ready::Seconds(2),
+                ready: Ready::ConnectionManager(9901),
                 stays: false,
             }),
             client: concat!(
@@ -304,7 +311,7 @@ macro_rules! rpma {
                     $example,
                     "/server {server} 7204"
                 ),
-                ready: Ready::Seconds(2),
+                ready: Ready::ConnectionManager(7204),
                 stays: false,
             }),
             client: concat!(
