@@ -129,6 +129,28 @@ impl Namespace {
             .unwrap_or_else(|| panic!("no counters of {interface}: {text}"))
     }
 
+    /// Returns a counter of the kernel for a protocol, such as `InTimeExcds` of `Icmp`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[track_caller]
+    pub fn kernel_counter(&self, protocol: &str, name: &str) -> u64 {
+        let mut command = self.runner.command("cat");
+        command.arg("/proc/net/snmp");
+        let text = run("cat /proc/net/snmp", command, SETUP_TIMEOUT)
+            .success()
+            .stdout;
+        // Two lines for each protocol: names, and values.
+        let prefix = format!("{protocol}:");
+        let mut lines = text.lines().filter(|line| line.starts_with(&prefix));
+        let [names, values] = [(); 2].map(|()| lines.next().unwrap_or_default());
+        let position = names.split_whitespace().position(|it| it == name);
+        let value = position.and_then(|at| values.split_whitespace().nth(at));
+        value
+            .and_then(|it| it.parse().ok())
+            .unwrap_or_else(|| panic!("no {protocol} {name}: {text}"))
+    }
+
     /// Brings the loopback interface up.
     pub fn loopback_up(self) -> Self {
         self.ip("link set lo up");
@@ -244,8 +266,8 @@ pub struct RoutedPath {
     pub a: Namespace,
     /// The namespace of `vb`.
     pub b: Namespace,
-    /// The namespace of the router.
-    _router: Namespace,
+    /// The namespace of the router, with `ra` to `va` and `rb` to `vb`.
+    pub router: Namespace,
 }
 
 impl RoutedPath {
@@ -280,11 +302,42 @@ impl RoutedPath {
             host.ip(&format!("route add default via {gateway}"));
         }
         router.write("/proc/sys/net/ipv4/ip_forward", "1");
-        Self {
-            a,
-            b,
-            _router: router,
+        Self { a, b, router }
+    }
+
+    /// Makes the router change packets that it forwards: statements of nftables for RoCE packets.
+    /// They replace those of the last call.
+    ///
+    /// # Panics
+    /// If nftables refuses them.
+    #[track_caller]
+    pub fn change_packets(&self, statements: &[&str]) {
+        let mut script = "add table ip path; delete table ip path; add table ip path; \
+             add chain ip path forward { type filter hook forward priority 0; }"
+            .to_owned();
+        for statement in statements {
+            script += &format!("; add rule ip path forward udp dport 4791 {statement}");
         }
+        let mut command = self.router.runner().command("nft");
+        command.arg(&script);
+        run(&format!("nft {script}"), command, SETUP_TIMEOUT).success();
+    }
+
+    /// Sets the hop limit of packets from the first host.
+    pub fn set_hop_limit(&self, limit: u32) {
+        let gateway = Self::GATEWAY_A;
+        self.a.ip(&format!(
+            "route replace default via {gateway} hoplimit {limit}"
+        ));
+    }
+
+    /// Makes the first host send RoCE packets with a hop limit that ends at the router.
+    pub fn limit_hops_of_roce(&self) {
+        let gateway = Self::GATEWAY_A;
+        self.a.ip("rule add ipproto udp dport 4791 table 100");
+        self.a.ip(&format!(
+            "route add default via {gateway} hoplimit 1 table 100"
+        ));
     }
 
     /// Adds a second router, with the interfaces `sa` and `sb` to the interfaces `wa` and `wb` of

@@ -31,6 +31,8 @@ pub const DEVINFO: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
 pub const TSHARK: Need = Need::Program("tshark", "tshark");
 /// The program that configures interfaces.
 pub const IP: Need = Need::Program("ip", "iproute2");
+/// The program that changes the kernel's packet filter.
+pub const NFT: Need = Need::Program("nft", "nftables");
 
 /// Returns whether all requirements are met. If not, reports the test as skipped; it must return.
 ///

@@ -23,6 +23,7 @@ const NEEDED: &[(Probe, &str)] = &[
     (Probe::Program("ibv_rc_pingpong"), "ibverbs-utils"),
     (Probe::Program("tshark"), "tshark"),
     (Probe::Program("ip"), "iproute2"),
+    (Probe::Program("nft"), "nftables"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("unshare"), "util-linux"),
     (Probe::Program("nsenter"), "util-linux"),
