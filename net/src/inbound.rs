@@ -138,7 +138,7 @@ impl Inbound {
         let verdict = (state.senders).verify(src, dst, datagram.index, datagram.bytes);
         datagram.ip_id = verdict.unwrap_or(None);
         if self.capture.is_active() {
-            self.capture(datagram, verdict.is_ok());
+            self.capture(datagram, verdict.as_ref().err());
         }
         match verdict {
             Ok(_) => {
@@ -153,9 +153,13 @@ impl Inbound {
         }
     }
 
-    /// Captures a datagram.
+    /// Captures a datagram, with a comment if it is dropped.
     #[cold]
-    fn capture(&self, datagram: &Datagram<'_>, is_valid: bool) {
+    fn capture(&self, datagram: &Datagram<'_>, error: Option<&IcrcError>) {
+        let comment = error.map(|error| match error {
+            IcrcError::Length(_) => "wrong length",
+            IcrcError::Mismatch { .. } => "wrong ICRC",
+        });
         self.capture.record(&Record {
             direction: Direction::In,
             src: datagram.src,
@@ -163,7 +167,7 @@ impl Inbound {
             tos: datagram.tos,
             ttl: datagram.ttl,
             ip_id: datagram.ip_id,
-            comment: (!is_valid).then_some("wrong ICRC"),
+            comment,
             bytes: datagram.bytes,
         });
     }
