@@ -25,18 +25,19 @@ pub const MTU: Mtu = Mtu::B256;
 /// The advertised number of outstanding READs and atomics. The fuzzer never has more than one.
 pub const DEPTH: u8 = 4;
 
-/// The retransmission timeout of the connection manager's messages.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time after which a message of the connection manager is sent again.
+const RETRANSMISSION_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of transmissions of a message.
 const MAX_TRANSMISSIONS: usize = 8;
 
 /// The first bytes of private data that grants memory.
-const GRANT: &[u8] = b"urxe";
+const GRANT_MAGIC: &[u8] = b"urxe";
 
-/// The response timeout in messages: 4.096 us x 2^20, about 4 s.
-const RESPONSE_TIME: u8 = 20;
-/// The local ACK timeout: 4.096 us x 2^14, about 67 ms. It also limits the peer's time wait state.
-const ACK_TIMEOUT: u8 = 14;
+/// The exponent of the response timeout in messages: 4.096 us x 2^20, about 4 s.
+const RESPONSE_TIMEOUT_EXPONENT: u8 = 20;
+/// The exponent of the local ACK timeout: 4.096 us x 2^14, about 67 ms. It also limits the peer's time
+/// wait state.
+const ACK_TIMEOUT_EXPONENT: u8 = 14;
 const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0;
 
@@ -68,7 +69,7 @@ impl Grant {
     /// Parses the private data of a REP: `urxe`, then address, key and both lengths in network byte
     /// order.
     pub fn parse(private_data: &[u8]) -> Option<Grant> {
-        let rest = private_data.strip_prefix(GRANT)?;
+        let rest = private_data.strip_prefix(GRANT_MAGIC)?;
         let (addr, rest) = rest.split_first_chunk()?;
         let (rkey, rest) = rest.split_first_chunk()?;
         let (len, rest) = rest.split_first_chunk()?;
@@ -99,6 +100,7 @@ pub struct Connection {
 
 /// Connects to the listener at `port`, with random numbers from `rng`.
 pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, ConnectError> {
+    // Not 0: an ID of 0 means none.
     let own_id = rng.next_u32() | 1;
     let own_qpn = Qpn::new(rng.random_range(2..0xff_ffff));
     let ip = IpHeader {
@@ -114,13 +116,13 @@ pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, 
         qpn: own_qpn,
         responder_resources: DEPTH,
         initiator_depth: DEPTH,
-        remote_response_timeout: RESPONSE_TIME,
+        remote_response_timeout: RESPONSE_TIMEOUT_EXPONENT,
         transport: Transport::Rc,
         flow_control: false,
         ece: Ece::default(),
         // The PSN of the peer's requests, of which there are none.
         starting_psn: Psn::new(rng.next_u32()),
-        local_response_timeout: RESPONSE_TIME,
+        local_response_timeout: RESPONSE_TIMEOUT_EXPONENT,
         retry_count: 7,
         pkey: PKey::DEFAULT,
         path_mtu: MTU as u8,
@@ -133,14 +135,14 @@ pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, 
             local_gid: link.gid(),
             remote_gid: link.peer_gid(),
             hop_limit: HOP_LIMIT,
-            local_ack_timeout: ACK_TIMEOUT,
+            local_ack_timeout: ACK_TIMEOUT_EXPONENT,
             ..Path::default()
         },
         alternate: Path::default(),
         private_data,
     });
     let transaction = u64::from(own_id);
-    let response = transact(link, &req, transaction, |message| match message {
+    let response = transact(link, &req, transaction, |_, message| match message {
         Message::Rep(rep) if rep.remote_comm_id == own_id => Some(Ok(*rep)),
         Message::Rej(rej) if rej.remote_comm_id == own_id => Some(Err(rej.reason)),
         _ => None,
@@ -151,6 +153,7 @@ pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, 
         remote_comm_id: rep.local_comm_id,
         private_data: PrivateData::default(),
     });
+    // Not sent again if it is lost: the first request establishes the connection instead.
     send(link, &rtu, transaction)?;
     Ok(Connection {
         own_qpn,
@@ -162,7 +165,7 @@ pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, 
     })
 }
 
-/// Disconnects a connection that [`connect`] made.
+/// Disconnects a connection that [`connect`] made. A peer that does not answer counts as disconnected.
 pub fn disconnect(link: &Link, connection: &Connection) -> Result<(), ConnectError> {
     let Some([own, peer]) = connection.ids else {
         return Ok(());
@@ -173,38 +176,48 @@ pub fn disconnect(link: &Link, connection: &Connection) -> Result<(), ConnectErr
         remote_qpn: connection.qpn,
         private_data: PrivateData::default(),
     });
-    let is_end = |message: &Message| match message {
-        Message::Drep(drep) => (drep.remote_comm_id == own).then_some(()),
-        // The peer disconnects at the same time. A REJ is possible for an ended connection.
-        Message::Dreq(dreq) => (dreq.remote_comm_id == own).then_some(()),
-        Message::Rej(rej) => (rej.remote_comm_id == own).then_some(()),
+    // The transaction ID of the peer's DREQ, if both disconnect at the same time. A REJ is possible
+    // for an ended connection.
+    let end = |transaction, message: &Message| match message {
+        Message::Drep(drep) => (drep.remote_comm_id == own).then_some(None),
+        Message::Dreq(dreq) => (dreq.remote_comm_id == own).then_some(Some(transaction)),
+        Message::Rej(rej) => (rej.remote_comm_id == own).then_some(None),
         _ => None,
     };
-    transact(link, &dreq, u64::from(own) << 1, is_end)?;
-    let drep = Message::Drep(Drep {
-        local_comm_id: own,
-        remote_comm_id: peer,
-        private_data: PrivateData::default(),
-    });
-    Ok(send(link, &drep, u64::from(own) << 1)?)
+    // Another transaction than that of the REQ.
+    let dreq_of_peer = match transact(link, &dreq, u64::from(own) << 1, end) {
+        // The peer's process may have ended.
+        Err(ConnectError::NoResponse) => None,
+        ended => ended?,
+    };
+    if let Some(transaction) = dreq_of_peer {
+        let drep = Message::Drep(Drep {
+            local_comm_id: own,
+            remote_comm_id: peer,
+            private_data: PrivateData::default(),
+        });
+        send(link, &drep, transaction)?;
+    }
+    Ok(())
 }
 
-/// Sends a message until a response arrives.
+/// Sends a message until a response arrives. `response` selects it, by its transaction ID and message.
 fn transact<T>(
     link: &Link,
     message: &Message,
     transaction: u64,
-    response: impl Fn(&Message) -> Option<T>,
+    response: impl Fn(u64, &Message) -> Option<T>,
 ) -> Result<T, ConnectError> {
     for _ in 0..MAX_TRANSMISSIONS {
         send(link, message, transaction)?;
-        let deadline = Instant::now() + RESPONSE_TIMEOUT;
+        let deadline = Instant::now() + RETRANSMISSION_INTERVAL;
         while let Some(arrival) = link.receive(deadline)? {
             let message = match &arrival {
                 Arrival::Packet(bytes) => parse(bytes),
                 Arrival::WrongIcrc => None,
             };
-            if let Some(response) = message.as_ref().and_then(&response) {
+            let response = message.and_then(|(id, message)| response(id, &message));
+            if let Some(response) = response {
                 return Ok(response);
             }
         }
@@ -226,12 +239,11 @@ fn send(link: &Link, message: &Message, transaction: u64) -> Result<(), LinkErro
     link.send(&bytes, true)
 }
 
-/// Parses a packet to queue pair 1.
-fn parse(bytes: &[u8]) -> Option<Message> {
+/// Parses a packet to queue pair 1. Returns the message and its transaction ID.
+fn parse(bytes: &[u8]) -> Option<(u64, Message)> {
     let packet = Packet::parse(bytes).ok()?;
     if packet.header.bth.dest_qp != Qpn::GSI {
         return None;
     }
-    let (_, message) = Message::parse(packet.payload).ok()?;
-    Some(message)
+    Message::parse(packet.payload).ok()
 }
