@@ -5,12 +5,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::error::{AtPath, Result};
+use super::error::{AtPath, Error, Result};
 use super::plan::Group;
 use super::report::{Report, Verdict};
 
 /// The file name of the list of repeated cells, in the results of a complete run.
 const LIST: &str = "again";
+
+/// Checks that a complete run has left results.
+pub(crate) fn require_complete_run(results: &Path) -> Result<()> {
+    match results.is_dir() {
+        true => Ok(()),
+        false => Err(Error::NoCompleteRun {
+            results: results.to_owned(),
+        }),
+    }
+}
 
 /// Removes the cells that are not red, except from a group whose counters or log are red.
 pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
@@ -29,7 +39,8 @@ pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
 }
 
 /// Replaces results in `into` by those of `groups` in `from`. `whole` contains all groups with all
-/// their cells.
+/// their cells. The results of a group are sorted by cell. If a file of `from` is missing, the groups
+/// before it have been replaced.
 pub(crate) fn merge(from: &Path, into: &Path, groups: &[Group], whole: &[Group]) -> Result<()> {
     let mut list = names(into);
     for group in groups {

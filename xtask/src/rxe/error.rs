@@ -42,6 +42,12 @@ pub(crate) enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// There are no results of a complete run.
+    #[error("no complete run to repeat a part of: run `cargo xtask rxe` first (no {results})")]
+    NoCompleteRun {
+        /// The directory of the results.
+        results: PathBuf,
+    },
     /// The downloaded packages lack something.
     #[error("no {what} in the fetched packages; delete {directory} to fetch them again")]
     NotInPackages {

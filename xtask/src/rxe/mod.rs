@@ -64,7 +64,9 @@ pub(crate) struct RxeOptions {
     evaluate: bool,
 
     /// Run the red cells of the last complete run again and merge their results
-    #[arg(long, conflicts_with_all = ["quick", "only", "capture", "bench", "fuzz", "between"])]
+    #[arg(long, conflicts_with_all = [
+        "quick", "only", "capture", "bench", "fuzz", "between", "evaluate", "list", "shell", "kernels"
+    ])]
     again: bool,
 
     /// Measure the performance of rxe and urxe in turn
@@ -225,12 +227,17 @@ fn run_cells(options: &RxeOptions, workspace: &Path, target: &Path) -> Result<Re
     if options.again {
         let mut red = plan::groups(Extent::Full);
         let results = job.join("results");
+        again::require_complete_run(&results)?;
         again::keep_red(
             &mut red,
             &Report::read(&results, &groups, &guest.release, &Known::load())?,
         );
         with_references(&mut red);
         red.retain(|group| !group.cells.is_empty());
+        if red.is_empty() {
+            println!("rxe: no cell of the last complete run is red");
+            return evaluate(options, workspace, &directory, &guest, &groups, &job);
+        }
         let part = job.with_file_name("part");
         run_in(&guest, &part, options, workspace, target, &red)?;
         again::merge(&part.join("results"), &results, &red, &groups)?;
