@@ -3,19 +3,21 @@
 //! A program that polls, or waits in a blocking call, receives its packets itself, and this thread
 //! must not slow it down. A program that computes, or that is only the target of one-sided
 //! operations, makes no calls, and this thread receives for it. So the thread sleeps in one of
-//! these ways:
+//! modes:
 //!
-//! - *watching*: until a packet arrives, since no other thread receives. Where packets follow each
-//!   other closely it busy-polls for a bounded time before it sleeps.
-//! - *yielding*: for 1 to 8 ms, then it checks whether the program still polls. Packets do not wake
-//!   it, and timers of queue pairs only where the program waits in blocking calls.
-//! - *parked*: until it is woken. A thread of the program sleeps in a blocking call and watches the
-//!   sockets itself. That thread wakes this one when its call ends, since its next call may be far
-//!   off.
+//! - [`Mode::Receiving`]: until a packet arrives, since no other thread receives. Where packets follow
+//!   each other closely it busy-polls for a bounded time before it sleeps.
+//! - [`Mode::PollersReceive`]: for 1 to 8 ms, then it checks whether the program still polls. Neither
+//!   packets nor timers of queue pairs wake it.
+//! - [`Mode::WaitersReceive`]: likewise, but timers of queue pairs wake it, since the program waits in
+//!   blocking calls.
+//! - [`Mode::Parked`]: until a timer expires or a thread wakes it; packets do not. A thread of the
+//!   program sleeps in a blocking call and watches the sockets itself. That thread wakes this one when
+//!   its call ends, since its next call may be far off.
 //!
 //! In each of them the thread wakes for the flush timeout of deferred sends, for messages of other
 //! processes about the port, and for room in a socket. [`crate::scheduling::adaptive`] chooses the
-//! way.
+//! mode.
 
 use super::engine::{Engine, Network};
 use crate::memory::access;
@@ -23,6 +25,7 @@ use crate::scheduling::adaptive::{AdaptivePolling, CpuTimes, Interval};
 use crate::scheduling::handoff::Mode;
 use crate::scheduling::limits::{CHECK_INTERVAL, CONTENTION_SLEEP};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,12 +33,14 @@ use std::time::Duration;
 use urxe_net::{now, thread};
 use urxe_proto::time::Time;
 
-/// The pause after a panic, which may recur.
-const PANIC_PAUSE: Duration = Duration::from_millis(100);
+/// The pause after a panic or an error of poll(2), which may recur.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// The events that ended a sleep, other than packets and the deadline.
+/// How a sleep ended.
 #[derive(Default)]
 struct Woken {
+    /// The thread gave the processor up; it did not just poll the descriptors.
+    has_slept: bool,
     /// A descriptor that wakes the thread in every mode is readable.
     control: bool,
     /// The flush timeout of deferred sends has expired.
@@ -77,7 +82,7 @@ impl ProgressThread {
                 self.policy = AdaptivePolling::default();
                 self.engine.waker.handoff().wake_up();
                 self.engine.panicked();
-                std::thread::sleep(PANIC_PAUSE);
+                std::thread::sleep(ERROR_PAUSE);
             }
         }
     }
@@ -93,16 +98,21 @@ impl ProgressThread {
             engine.send_delayed_acks();
         }
         let interval = self.policy.begin_sleep(polling, mode, now(), cpu_times);
-        let Some(Woken { control, flush }) = self.sleep(mode, &interval) else {
+        let Some(woken) = self.sleep(mode, &interval) else {
             return engine.loss.report();
         };
+        let Woken {
+            has_slept,
+            control,
+            flush,
+        } = woken;
         if interval.program_is_outside_calls(polling) && self.network.watch.has_packets() {
             let spent = || time_of(ClockId::ProcessCPUTime);
             let is_armed = engine.waker.handoff().is_armed();
             self.policy
                 .found_packets(polling, &interval, is_armed, now(), spent);
         }
-        if !interval.busy_polls {
+        if has_slept {
             engine.counters.wakeups.add(1);
             if mode == Mode::Receiving {
                 self.policy.woke(now());
@@ -144,6 +154,7 @@ impl ProgressThread {
         let next = || if is_urgent() { Time(0) } else { next() };
         let handoff = engine.waker.handoff();
         let timeout = timeout_until(handoff.fall_asleep(deadline, next));
+        let has_slept = timeout.is_none_or(|time| (time.tv_sec, time.tv_nsec) != (0, 0));
         let (control, sockets) = (network.watch.control(), network.watch.sockets());
         let mut fds = [
             PollFd::new(&control, PollFlags::IN),
@@ -153,8 +164,14 @@ impl ProgressThread {
         let watched = if mode == Mode::Receiving { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
         handoff.wake_up();
-        if polled.is_err() {
-            return Some(Woken::default());
+        match polled {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Some(Woken::default()),
+            // EINVAL if the program has lowered RLIMIT_NOFILE below the number of descriptors.
+            Err(_) => {
+                std::thread::sleep(ERROR_PAUSE);
+                return Some(Woken::default());
+            }
         }
         let is_closed = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::NVAL);
         if fds[..watched].iter().any(is_closed) {
@@ -167,6 +184,7 @@ impl ProgressThread {
             return None;
         }
         Some(Woken {
+            has_slept,
             control,
             flush: !fds[1].revents().is_empty(),
         })
@@ -180,9 +198,9 @@ impl ProgressThread {
         let mut time = start;
         let mut found = false;
         if policy.is_contended(time) && polling.is_in_call() {
-            // A thread in a poll receives by itself, and would end its call and poll memory if it
-            // found this thread receiving. A thread in a post does not receive, so this is done
-            // only once.
+            // A thread in a poll receives by itself. If this thread held the receiver, that poll would
+            // find nothing, and the program would go on to poll memory. A thread in a post does not
+            // receive, so the sleep is not repeated.
             std::thread::sleep(CONTENTION_SLEEP);
             time = now();
         }

@@ -85,7 +85,7 @@ impl Directory {
             Ok(slots)
         };
         search().unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot check_every_5_s for a listener");
+            tracing::warn!(%error, "cannot search for a listener");
             Vec::new()
         })
     }
