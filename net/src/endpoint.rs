@@ -116,7 +116,7 @@ impl Endpoint {
             early: Mutex::default(),
             shared,
         };
-        endpoint.learn_order(|datagram| {
+        endpoint.learn_indices(|datagram| {
             let mut early = lock(&endpoint.early);
             if early.len() < MAX_QUEUED_AT_JOIN {
                 early.push(datagram.into());
@@ -126,10 +126,10 @@ impl Endpoint {
     }
 
     /// Waits, for at most [`SWEEP_TIMEOUT`], until this process and the same-host peers have learnt
-    /// each other's socket numbers. Until then datagrams may be forwarded through another process
+    /// each other's socket indices. Until then datagrams may be forwarded through another process
     /// and be reordered, and an unreliable connection loses each message whose packets are
     /// reordered.
-    fn learn_order(&self, mut f: impl FnMut(&Datagram<'_>)) {
+    fn learn_indices(&self, mut f: impl FnMut(&Datagram<'_>)) {
         let until = clock::now() + SWEEP_TIMEOUT;
         let mut batch = RecvBatch::new();
         while self.steering.next_deadline() != Time::NEVER && clock::now() < until {
@@ -359,7 +359,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Receives the answers of other processes about the socket order, and continues the sweep.
+    /// Receives the answers of other processes about the socket indices, and continues the sweep.
     fn service_steering(&self, now: Time) -> io::Result<()> {
         self.steering.receive_answers(self.receiver.as_fd(), now)?;
         self.steering.on_time(now, self.receiver.as_fd());

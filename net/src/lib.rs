@@ -137,4 +137,4 @@ pub use sharing::Shared;
 pub use slot::watch;
 pub use socket::{TxSocket, open_exclusive};
 pub use stat::{Answer, Answers, Listener, query, send_to_listeners};
-pub use steering::is_port_probe;
+pub use steering::is_steering_probe;

@@ -9,14 +9,14 @@
 //! The kernel does not report the indices, so processes probe for them. For a QPN in slot 255 the
 //! program returns the low 16 bits of the QPN, so a *probe* reaches the socket with a given index.
 //! The process that receives a probe sends its slot to the prober. One round of probes (a *sweep*)
-//! yields the index of every slot ([`SocketIndices`]), and the process that made it attaches a new
-//! program.
+//! yields the index of every slot ([`SocketIndices`]). The process that made it attaches a new
+//! program if the indices have changed, or if it has received a misdirected datagram since it
+//! attached its last program.
 //!
 //! A process sweeps when it joins, and whenever it receives a datagram for another living process.
 //! A sweep that changes the indices is followed by another one: the probes of the first may have
-//! passed no program at all, and a third process may have attached a better program meanwhile. A
-//! process whose sweep changes nothing attaches nothing. So every wrong index is corrected,
-//! whichever process ends and however. A killed process leaves no shared state half written.
+//! passed no program at all, and a third process may have attached a better program meanwhile. So
+//! every wrong index is corrected, whichever process ends and however. A killed process leaves no shared state half written.
 //!
 //! A probe for an unused index reaches some socket of the group, by the kernel's hash, and is
 //! answered too. A socket answers its probes in the order of their indices, so its first answer has
@@ -88,9 +88,9 @@ impl Probe {
     }
 }
 
-/// Whether a UDP payload is a probe for the socket of a slot, which is no RoCE packet. Captures of
-/// the loopback interface contain them.
-pub fn is_port_probe(payload: &[u8]) -> bool {
+/// Whether a UDP payload is a steering probe, which is no RoCE packet. Captures of the loopback
+/// interface contain them.
+pub fn is_steering_probe(payload: &[u8]) -> bool {
     Probe::ref_from_bytes(payload).is_ok_and(Probe::is_valid)
 }
 
@@ -123,8 +123,9 @@ struct State {
     /// process may be stopped, slow, or replaced by one that is not in this group. A slot that
     /// answers nothing for [`SLOT_TIMEOUT`] is removed from the indices.
     missed: BTreeMap<u8, Time>,
-    /// Whether this process may not attach programs, or has left the group: then it does not sweep.
-    refused: bool,
+    /// Whether this process does not sweep: the kernel has refused its program, or its socket has left
+    /// the group.
+    is_disabled: bool,
     sweep: Option<Sweep>,
     /// Whether the attached program may be another process's. Then the next sweep attaches this
     /// process's program even if the indices are unchanged.
@@ -166,7 +167,7 @@ impl Steering {
             state: Mutex::new(State {
                 indices: SocketIndices::new(),
                 missed: BTreeMap::new(),
-                refused: false,
+                is_disabled: false,
                 sweep: None,
                 is_stale: true,
                 pending: false,
@@ -201,31 +202,32 @@ impl Steering {
         self.lowest.load(Ordering::Relaxed)
     }
 
-    /// Records that a datagram for another living process was steered here: the program is wrong.
+    /// Handles a datagram for another living process that was steered here: the program is wrong, and
+    /// a sweep starts if one may begin now.
     pub(super) fn misdirected(&self, now: Time) {
         let mut state = self.state();
         let running = state
             .sweep
             .as_ref()
             .is_some_and(|s| s.deadline != Time::NEVER);
-        if !running && !state.refused {
+        if !running && !state.is_disabled {
             state.pending = true;
         }
         state.is_stale = true;
         drop(state);
-        self.on_time_inner(now, None);
+        self.advance(now, None);
     }
 
-    /// Records that no process holds `slot` any more.
+    /// Handles the end of the process that held `slot`: a sweep starts if one may begin now.
     pub(super) fn process_ended(&self, slot: u8, now: Time) {
         let mut state = self.state();
         if state.indices.remove(&slot).is_some() {
-            state.pending = !state.refused;
+            state.pending = !state.is_disabled;
             state.is_stale = true;
             self.update_lowest(&state.indices);
         }
         drop(state);
-        self.on_time_inner(now, None);
+        self.advance(now, None);
     }
 
     fn update_lowest(&self, indices: &SocketIndices) {
@@ -250,10 +252,10 @@ impl Steering {
 
     /// Ends a sweep whose time is over, and starts one that is due.
     pub(super) fn on_time(&self, now: Time, receiver: BorrowedFd<'_>) {
-        self.on_time_inner(now, Some(receiver));
+        self.advance(now, Some(receiver));
     }
 
-    fn on_time_inner(&self, now: Time, receiver: Option<BorrowedFd<'_>>) {
+    fn advance(&self, now: Time, receiver: Option<BorrowedFd<'_>>) {
         let mut state = self.state();
         if let Some(receiver) = receiver
             && state.sweep.as_ref().is_some_and(|s| s.deadline <= now)
@@ -389,7 +391,7 @@ impl Steering {
     /// Stops all sweeps: the socket leaves the group.
     pub(super) fn stop(&self) {
         let mut state = self.state();
-        state.refused = true;
+        state.is_disabled = true;
         state.pending = false;
         state.sweep = None;
     }
@@ -444,7 +446,7 @@ impl Steering {
             }
             Err(error) => {
                 tracing::debug!(%error, "no steering program: misdirected datagrams are forwarded");
-                state.refused = true;
+                state.is_disabled = true;
                 state.pending = false;
             }
         }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader};
 use pcap_file::DataLink;
-use urxe_net::is_port_probe;
+use urxe_net::is_steering_probe;
 use urxe_proto::icrc::{self, Flow, IpId};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::wire::{Bth, UDP_PORT};
@@ -109,7 +109,7 @@ pub fn contents(link: DataLink, frame: &[u8]) -> Contents<'_> {
     let Some(TransportSlice::Udp(udp)) = &packet.transport else {
         return Contents::Other;
     };
-    if udp.destination_port() != UDP_PORT || is_port_probe(udp.payload()) {
+    if udp.destination_port() != UDP_PORT || is_steering_probe(udp.payload()) {
         return Contents::Other;
     }
     let envelope = Envelope {

@@ -119,9 +119,9 @@ impl AdaptivePolling {
     /// Chooses how to sleep, from the calls of the program since the last choice.
     pub(crate) fn choose(&mut self, polling: &Polling, handoff: &Handoff, now: Time) -> Mode {
         let polls = self.polls_all_the_time(polling, now) && now >= self.receives_until;
-        let polled_since = self.arms_before_polls(polling, handoff.arms());
+        let ignored_arms = self.arms_before_polls(polling, handoff.arms());
         let polls_memory = polling.polls_memory();
-        handoff.choose(polls, polls_memory, polled_since, &mut self.returns)
+        handoff.choose(polls, polls_memory, ignored_arms, &mut self.returns)
     }
 
     /// Returns `arms`, the number of requests for a notification, if the program went on polling
@@ -196,8 +196,8 @@ impl AdaptivePolling {
         }
     }
 
-    /// Returns the time until the next check of a program that polls: checks take at most a
-    /// twentieth of a processor's time.
+    /// Returns the time until the next check of a program that polls: checks take at most a twentieth
+    /// of a processor's time, as far as [`MAX_CHECK_INTERVAL`] permits.
     fn next_interval(&mut self, own_time: Duration) -> Duration {
         if let Some(before) = self.own_time.replace(own_time) {
             let took = own_time.saturating_sub(before).min(MAX_CHECK_INTERVAL);
@@ -253,7 +253,7 @@ impl AdaptivePolling {
         self.contention.yielded(now, took);
     }
 
-    /// Records at `now` that a packet woke the thread.
+    /// Records that the thread woke up at `now`.
     pub(crate) fn woke(&mut self, now: Time) {
         if self.contention.is_expected(now) {
             self.contention.woke(now);

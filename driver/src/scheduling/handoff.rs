@@ -23,7 +23,8 @@ pub(crate) enum Mode {
     PollersReceive,
     /// For a bounded time, while threads of the program enter and leave blocking calls.
     WaitersReceive,
-    /// Until it is woken: threads of the program wait, and none has returned since the last choice.
+    /// Until a timer expires or a thread wakes it: threads of the program wait, and none has returned
+    /// since the last choice.
     Parked,
 }
 
@@ -89,7 +90,8 @@ impl Handoff {
         self.armed.load(Ordering::Relaxed) > 0
     }
 
-    /// Increments the number of waiting threads of the program, which receive while they wait.
+    /// Increments the number of waiting threads of the program, which receive while they wait. The
+    /// progress thread need not be woken: until its next choice it receives as well.
     pub(crate) fn enter(&self) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
     }
@@ -115,15 +117,15 @@ impl Handoff {
     }
 
     /// Chooses the mode of the next sleep. `polls` is whether the program polls all the time,
-    /// `polls_memory` whether it polls memory between its calls. `polled_since` is a value of
-    /// [`Handoff::arms`]: after these requests the program went on polling, and therefore does not
-    /// sleep until a notification. `returns` is state that the caller keeps from one choice to the
+    /// `polls_memory` whether it polls memory between its calls. If [`Handoff::arms`] equals
+    /// `ignored_arms`, the program went on polling after its last request for a notification, so it
+    /// does not sleep until one. `returns` is state that the caller keeps from one choice to the
     /// next.
     pub(crate) fn choose(
         &self,
         polls: bool,
         polls_memory: bool,
-        polled_since: u64,
+        ignored_arms: u64,
         returns: &mut u64,
     ) -> Mode {
         let now = self.returns.load(Ordering::Relaxed);
@@ -132,7 +134,7 @@ impl Handoff {
             Mode::Parked
         } else if self.has_waiters() || (returned && !polls_memory) {
             Mode::WaitersReceive
-        } else if polls && !self.may_sleep(polled_since) {
+        } else if polls && !self.may_sleep(ignored_arms) {
             Mode::PollersReceive
         } else {
             Mode::Receiving
@@ -142,7 +144,7 @@ impl Handoff {
         // A thread that left or armed before the store has not woken the progress thread.
         let mode = match mode {
             Mode::Parked if !self.has_waiters() => Mode::WaitersReceive,
-            Mode::PollersReceive if self.may_sleep(polled_since) => Mode::Receiving,
+            Mode::PollersReceive if self.may_sleep(ignored_arms) => Mode::Receiving,
             mode => return mode,
         };
         self.mode.store(mode as u8, Ordering::Relaxed);
@@ -152,7 +154,7 @@ impl Handoff {
 
     /// Returns whether work that is already visible may wait until the progress thread's next
     /// check: it leaves packets to the polling program, and checks every few milliseconds. In the
-    /// other modes it has checked after it stored the mode.
+    /// other modes it has done all pending work after it stored the mode.
     pub(crate) fn leaves_packets_to_polls(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is(Mode::PollersReceive)
@@ -186,10 +188,10 @@ impl Handoff {
         self.asleep_until.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the program may sleep until the notification of a completion queue that it
-    /// armed after the first `polled_since` requests.
-    fn may_sleep(&self, polled_since: u64) -> bool {
-        self.is_armed() && self.arms() != polled_since
+    /// Returns whether the program may sleep until the notification of a completion queue. See
+    /// [`Handoff::choose`].
+    fn may_sleep(&self, ignored_arms: u64) -> bool {
+        self.is_armed() && self.arms() != ignored_arms
     }
 
     fn has_waiters(&self) -> bool {

@@ -6,12 +6,15 @@
 //! The local ACK timeout is designed for hardware and fabrics: applications usually set 67 ms. A
 //! packet lost at the tail of a message leaves no gap for the responder to report, so a probe is
 //! sent after a few round trips, as in RFC 8985. It is an ordinary retransmission, which the
-//! specification permits at any time; only the ACK timeout counts against `retry_cnt`.
+//! specification permits at any time, and does not count against `retry_cnt`. The ACK timeout does,
+//! and so does a gap that is reported again without progress.
 //!
-//! Round trips are estimated as in RFC 6298, from packets that were sent once (Karn's algorithm).
-//! Each timer that expires doubles the next timeout. The back-off ends with a valid sample or the
-//! report of a gap, not with an acknowledgement: an acknowledgement of a retransmitted packet does
-//! not show that the timeout exceeds the round trip.
+//! SRTT and RTTVAR are those of RFC 6298, from packets that were sent once (Karn's algorithm). The
+//! timeout is 2 SRTT + 4 RTTVAR: the probe timeout of RFC 8985, 2 SRTT, and the allowance for
+//! variation of RFC 6298. Each expiry doubles it once there is an estimate; the ACK timeout is not
+//! doubled. The back-off ends with a valid sample or the report of a gap, not with an
+//! acknowledgement: an acknowledgement of a retransmitted packet does not show that the timeout
+//! exceeds the round trip.
 
 use super::reordering::Reordering;
 use crate::psn::Psn;
@@ -35,7 +38,8 @@ const ACK_TIMEOUT_FACTOR: u32 = 4;
 /// lost peer.
 const MAX_EXTENDED_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The minimum ACK timeout; below it, a descheduled peer could be declared dead.
+/// The minimum ACK timeout, also where it exceeds four times the requested one: a descheduled peer
+/// could be declared dead sooner.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 
 /// The retransmission timeout without a round-trip estimate (RFC 6298, 2.1).
@@ -48,8 +52,8 @@ const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE_MARGIN: u64 = 8;
 /// The minimum delay of a probe: the granularity of timers (G in RFC 6298, 1 ms in RFC 9002).
 const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
-/// The minimum retransmission timeout (RFC 6298, 2.4), which begins with the probe: a peer that is
-/// descheduled for this time costs no more than the probe.
+/// The minimum retransmission timeout, which begins with the probe: a peer that is descheduled for
+/// this time costs no more than the probe. RFC 6298 (2.4) has 1 s, for wide-area paths.
 const MINIMUM_TIMEOUT: Duration = Duration::from_millis(10);
 /// The maximum delay of a probe or a full retransmission, unless the round-trip estimate requires
 /// more.
@@ -126,11 +130,11 @@ pub(super) struct LossRecovery {
     rnr_retry: u8,
     rnr_retries_left: u8,
     round_trip: RoundTrip,
-    /// Expired timers since the last valid round-trip sample.
+    /// Expired timers since the last valid sample or evidence of a loss: the exponent of the back-off.
     backoff: u32,
     /// Whether a probe was sent since the last progress.
     has_probed: bool,
-    probe_at: Time,
+    next_timeout_at: Time,
     timeout_at: Time,
     rnr_until: Option<Time>,
     /// When the last packet was sent.
@@ -141,7 +145,8 @@ pub(super) struct LossRecovery {
 }
 
 impl LossRecovery {
-    /// Returns stopped recovery. The arguments are the attributes of those names.
+    /// Returns stopped recovery. `timeout` is the exponent of the ACK timeout, 0 to 31: 4.096 us x 2^n,
+    /// 0 for none. The retry counts are from 0 to 7; an `rnr_retry` of 7 means no limit.
     pub(super) fn new(timeout: u8, retry_cnt: u8, rnr_retry: u8) -> Self {
         let mut recovery = LossRecovery {
             ack_timeout: None,
@@ -152,7 +157,7 @@ impl LossRecovery {
             round_trip: RoundTrip::default(),
             backoff: 0,
             has_probed: false,
-            probe_at: Time::NEVER,
+            next_timeout_at: Time::NEVER,
             timeout_at: Time::NEVER,
             rnr_until: None,
             sent_at: Time(0),
@@ -163,7 +168,7 @@ impl LossRecovery {
         recovery
     }
 
-    /// Applies changed attributes; running timers continue.
+    /// Applies changed attributes and resets the retry counters. Running timers continue.
     pub(super) fn configure(&mut self, timeout: u8, retry_cnt: u8, rnr_retry: u8) {
         self.ack_timeout = match timeout & 31 {
             0 => None,
@@ -184,7 +189,7 @@ impl LossRecovery {
     #[inline]
     pub(super) fn sent(&mut self, now: Time) {
         self.sent_at = now;
-        if self.probe_at == Time::NEVER {
+        if self.next_timeout_at == Time::NEVER {
             self.restart(now);
         }
     }
@@ -214,7 +219,7 @@ impl LossRecovery {
     /// Stops the timers: no answer is outstanding.
     pub(super) fn stop(&mut self) {
         self.reordering.clear();
-        self.probe_at = Time::NEVER;
+        self.next_timeout_at = Time::NEVER;
         self.timeout_at = Time::NEVER;
     }
 
@@ -311,7 +316,7 @@ impl LossRecovery {
     /// Restarts the timer for the requests that follow the answer to a probe. The back-off
     /// continues, since nothing was delivered.
     pub(super) fn probe_answered(&mut self, now: Time) {
-        self.probe_at = now.after_nanos(self.probe_interval());
+        self.next_timeout_at = now.after_nanos(self.next_timeout());
     }
 
     /// Whether a retransmission for the gap at `psn` is too recent for another report to be new.
@@ -370,7 +375,7 @@ impl LossRecovery {
     pub(super) fn deadline(&self) -> Time {
         match self.rnr_until {
             Some(until) => until,
-            None => (self.probe_at.min(self.timeout_at)).min(self.reordering.deadline()),
+            None => (self.next_timeout_at.min(self.timeout_at)).min(self.reordering.deadline()),
         }
     }
 
@@ -396,14 +401,14 @@ impl LossRecovery {
             self.restart(now);
             return Expired::Retransmit;
         }
-        if now >= self.probe_at {
+        if now >= self.next_timeout_at {
             let expired = match self.has_probed {
                 false => Expired::Probe,
                 true => Expired::Retransmit,
             };
             self.has_probed = true;
             self.backoff += 1;
-            self.probe_at = now.after_nanos(self.probe_interval());
+            self.next_timeout_at = now.after_nanos(self.next_timeout());
             return expired;
         }
         Expired::Nothing
@@ -428,15 +433,15 @@ impl LossRecovery {
     }
 
     fn restart(&mut self, now: Time) {
-        self.probe_at = now.after_nanos(self.probe_interval());
+        self.next_timeout_at = now.after_nanos(self.next_timeout());
         let timeout_at = |timeout| now.after_nanos(timeout);
         self.timeout_at = self.ack_timeout.map_or(Time::NEVER, timeout_at);
     }
 
-    /// The delay of the next probe, or of a full retransmission if a probe was sent since the last
-    /// progress; in nanoseconds.
+    /// The time until the next probe or, if one was sent since the last progress, until a full
+    /// retransmission; in nanoseconds.
     #[inline]
-    fn probe_interval(&self) -> u64 {
+    fn next_timeout(&self) -> u64 {
         let interval = match self.round_trip.timeout {
             None => nanos(INITIAL_TIMEOUT),
             Some(estimate) => {

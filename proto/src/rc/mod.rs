@@ -463,11 +463,12 @@ impl RcQp {
     /// The responder acknowledges it as a duplicate without executing it (9.7.5.1.1). Returns false
     /// when none is sent: an answer is outstanding already, the receiver is not ready, or the
     /// queue pair sends no requests.
-    pub fn poll_probe<T: Transmit>(&mut self, now: Time, out: &mut T) -> bool {
+    pub fn poll_keep_alive<T: Transmit>(&mut self, now: Time, out: &mut T) -> bool {
         if self.base.service() != QpType::Rc || !self.base.attr.state.initiates() {
             return false;
         }
-        self.requester.probe(&mut self.base.context(now), out)
+        self.requester
+            .send_keep_alive(&mut self.base.context(now), out)
     }
 
     /// Reports that the peer process has ended.

@@ -68,6 +68,10 @@ enum Step {
     Full,
 }
 
+/// The least number of packets with AckReq in a window, so that acknowledgements pace the sender. In
+/// windows above the base window it is that number in each part of the base window's size.
+const ACKS_PER_WINDOW: u32 = 4;
+
 /// The number of packets of a window whose round trip is measured.
 const SAMPLES_PER_WINDOW: u32 = 16;
 
@@ -78,8 +82,8 @@ pub(super) struct Requester {
     signal_all: bool,
     /// The position of the next packet to send.
     cursor: SendCursor,
-    /// The position at which new packets continue, while the cursor is at packets that were sent
-    /// before.
+    /// The cursor before the requester went back, to which it returns if the timeout was spurious.
+    /// Valid only while the requester has gone back.
     resume: SendCursor,
     /// Work requests below this index have begun execution.
     begun: u64,
@@ -333,7 +337,8 @@ impl Requester {
             || ends_burst
             || lacks_credit
             || room == 1
-            || cursor.packets_since_ack_req() * 4 >= self.window.packets().min(self.window.base());
+            || cursor.packets_since_ack_req() * ACKS_PER_WINDOW
+                >= self.window.packets().min(self.window.base());
 
         let mtu = cx.attr.path_mtu;
         let len = wqe.payload_of(cursor.packet, mtu);
@@ -394,7 +399,7 @@ impl Requester {
     ) {
         cx.counters.sent_packets += 1;
         if self.una == self.sent_end && self.recovery.was_idle(now) {
-            self.window.was_idle();
+            self.window.restart_after_idle();
         }
         if cursor.psn.before(self.sent_end) {
             cx.counters.retransmitted += 1;
@@ -421,7 +426,7 @@ impl Requester {
     /// Resets the round-trip estimate and the window after a change of path.
     ///
     /// Round trips and the window of the old path do not apply to the new one (RFC 9000, 9.4), and
-    /// neither do losses of packets sent before the change.
+    /// neither do losses of packets sent before the change. The retries start over.
     pub(super) fn path_changed(&mut self, attr: &QpAttr) {
         self.configure(attr);
         self.recovery.path_changed();
@@ -451,8 +456,9 @@ impl Requester {
         }
     }
 
-    /// Sends a keep-alive, unless an answer is outstanding. Returns whether it was sent.
-    pub(super) fn probe<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
+    /// Sends a keep-alive, unless an answer is outstanding, the receiver is not ready, or the sink is
+    /// full. Returns whether it was sent.
+    pub(super) fn send_keep_alive<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
         if self.awaits_answer() || self.recovery.waits_for_receiver() {
             return false;
         }

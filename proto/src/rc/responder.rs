@@ -2,8 +2,9 @@
 //!
 //! A request is checked in the specification's order: its PSN, its place in the sequence of
 //! opcodes, the queue pair's permission, its length, the availability of a receive or a resource,
-//! and its access to memory. Only then is it executed. Each failed check determines the answer:
-//! drop, NAK or RNR NAK.
+//! and its access to memory. Only then is it executed. Two kinds differ: the permission of a FLUSH is
+//! checked after its resources, and the shared receive queue of an XRC packet before its permission.
+//! Each failed check determines the answer: drop, NAK or RNR NAK.
 
 mod execution;
 
@@ -139,7 +140,8 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a request packet from UDP port `source_port`.
+    /// Handles a request packet from UDP port `source_port`. Requests behind a gap are kept only if
+    /// they come from the same port as the last one in order.
     pub(super) fn handle<H: Host>(
         &mut self,
         cx: &mut Context<'_>,
@@ -162,7 +164,8 @@ impl Responder {
         self.out_of_order
             .arrived_in_order(source_port, cx.now, recovery);
         if self.nak_state == NakState::SequenceError {
-            // A NAK that is still queued is obsolete: the network has only reordered the packets.
+            // A late packet or a retransmission has closed the gap: a NAK that is still queued is
+            // obsolete.
             self.replies.gap_closed();
         }
         let outcome = self.handle_expected(cx, packet, host);

@@ -335,10 +335,10 @@ impl Transport {
         }
     }
 
-    /// See [`RcQp::poll_probe`]; peers of the other services send no responses.
-    pub(crate) fn poll_probe(&mut self, now: Time, out: &mut impl Transmit) -> bool {
+    /// See [`RcQp::poll_keep_alive`]; peers of the other services send no responses.
+    pub(crate) fn poll_keep_alive(&mut self, now: Time, out: &mut impl Transmit) -> bool {
         match self {
-            Self::Rc(qp) => qp.poll_probe(now, out),
+            Self::Rc(qp) => qp.poll_keep_alive(now, out),
             Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
         }
     }

@@ -20,7 +20,7 @@ use urxe_proto::time::Time;
 /// The socket has no room for the rest of a batch.
 pub(super) struct Blocked;
 
-/// Responses of a queue pair at its end for which the socket has no room.
+/// Responses of a queue pair that is being destroyed, for which the socket has no room.
 #[must_use]
 pub(crate) struct UnsentBatch {
     batch: Box<SendBatch>,
@@ -112,7 +112,7 @@ impl Qp {
         };
         let mut batch = self.batches.take();
         batch.begin(path);
-        let sent = inner.transport.poll_probe(now(), &mut *batch);
+        let sent = inner.transport.poll_keep_alive(now(), &mut *batch);
         let out = (&mut inner.traffic, &mut inner.effects);
         // A probe for which the socket has no room counts as lost, and is repeated at a later
         // check.
@@ -133,7 +133,8 @@ impl Qp {
         }
     }
 
-    /// [`Qp::transmit`] with a batch of the caller's. If the caller has none, it is left one.
+    /// [`Qp::transmit`] with a batch of the caller's. On return `batch` holds the batch that was used,
+    /// for the next call.
     pub(super) fn transmit_with(
         self: &Arc<Self>,
         inner: &mut Inner,
@@ -184,8 +185,8 @@ impl Qp {
     /// Sends one batch to one destination. Returns its charge against the budget, in bytes, if
     /// there is more to send.
     ///
-    /// It is not part of the loop over batches, because the compiler calculates what the loop does
-    /// not change before the loop, and usually there is one batch.
+    /// Not inlined into the loop over batches: usually there is one, and the compiler would compute
+    /// before the loop what no iteration changes.
     #[inline(never)]
     fn transmit_batch(
         self: &Arc<Self>,

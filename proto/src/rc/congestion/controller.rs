@@ -33,7 +33,7 @@ pub(super) trait Controller: Debug + Send {
 
     /// Reduces the window to the base window: the connection was idle, so the window may exceed
     /// what the path carries now (RFC 7661).
-    fn was_idle(&mut self);
+    fn restart_after_idle(&mut self);
 }
 
 /// The growth that a path permits.

@@ -134,7 +134,7 @@ impl Controller for Cubic {
         Box::new(self.clone())
     }
 
-    fn was_idle(&mut self) {
+    fn restart_after_idle(&mut self) {
         // The time without packets does not count as growth (RFC 9438, 5.8).
         self.epoch = None;
         if self.window > self.base {

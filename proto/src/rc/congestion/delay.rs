@@ -129,7 +129,7 @@ impl Controller for Delay {
         Box::new(self.clone())
     }
 
-    fn was_idle(&mut self) {
+    fn restart_after_idle(&mut self) {
         if self.window > self.sizes.base {
             self.starting = true;
             self.startup = self.window;

@@ -64,7 +64,7 @@ impl Controller for Loss {
         Box::new(self.clone())
     }
 
-    fn was_idle(&mut self) {
+    fn restart_after_idle(&mut self) {
         if self.window > self.base {
             self.threshold = self.threshold.max(self.window);
             self.window = self.base;

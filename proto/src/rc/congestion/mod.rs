@@ -256,8 +256,8 @@ impl Window {
     }
 
     /// Handles the first packet after the connection was idle for longer than a timeout.
-    pub(super) fn was_idle(&mut self) {
-        self.controller.was_idle();
+    pub(super) fn restart_after_idle(&mut self) {
+        self.controller.restart_after_idle();
         self.update();
     }
 
@@ -424,7 +424,7 @@ mod tests {
         for algorithm in Algorithm::ALL {
             let mut window = after(algorithm, 20, LONG, 1.0);
             let before = window.packets();
-            window.was_idle();
+            window.restart_after_idle();
             assert_eq!(window.packets(), window.base());
             window.acknowledged(Time(1 << 40), window.base(), window.base());
             assert_eq!(window.packets(), 2 * window.base());

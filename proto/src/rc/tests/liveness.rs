@@ -6,7 +6,7 @@ use WcStatus::{RetryExcErr, Success, WrFlushErr};
 
 fn probe(end: &mut Endpoint) -> Option<Sent> {
     let mut sink = Sink::new(end.now, usize::MAX);
-    let is_sent = end.qp.poll_probe(end.now, &mut sink);
+    let is_sent = end.qp.poll_keep_alive(end.now, &mut sink);
     assert_eq!(is_sent, !sink.packets.is_empty());
     sink.packets.pop()
 }
