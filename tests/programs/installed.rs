@@ -147,6 +147,50 @@ fn cache_of_another_user_is_not_used() {
     assert_eq!(fs::read_dir(&cache).expect("root may").count(), 0);
 }
 
+/// A file in place of a directory: not even root can create anything in it.
+fn blocked(path: &Path) {
+    fs::write(path, "").expect("own directory");
+}
+
+#[test]
+fn libraries_are_written_elsewhere_if_the_cache_is_not_writable() {
+    let home = Directory::new();
+    blocked(&home.path().join(".cache"));
+    let mut command = urxe(&Runner::here(), &home);
+    command.args(["run", "--sysfs=no", "--", "sh", "-c"]);
+    command.arg("readlink -f ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1");
+    let finished = run("urxe run", command, LIMIT).success();
+    let used = Path::new(finished.stdout.trim());
+    let temporary = home.path().join("tmp");
+    assert!(used.starts_with(&temporary), "{finished}");
+    let mode = fs::metadata(only_entry(&temporary))
+        .expect("written")
+        .mode();
+    assert_eq!(mode & 0o777, 0o700, "{finished}");
+}
+
+#[test]
+fn missing_directory_for_the_libraries_is_reported() {
+    let home = Directory::new();
+    let runtime = home.path().join("runtime");
+    fs::create_dir(&runtime).expect("own directory");
+    let mut command = urxe(&Runner::here(), &home);
+    for name in [".cache", "file"] {
+        blocked(&home.path().join(name));
+    }
+    // That for links to the libraries is usable.
+    command
+        .args(["run", "--sysfs=no", "--", "true"])
+        .env("XDG_RUNTIME_DIR", &runtime)
+        .env("TMPDIR", home.path().join("file"));
+    let finished = run("urxe run", command, LIMIT);
+    assert_eq!(finished.status.code(), Some(125), "{finished}");
+    let cause = format!("cannot write liburxe.so to {}", home.path().display());
+    for part in [cause.as_str(), "set XDG_CACHE_HOME or TMPDIR"] {
+        assert!(finished.stderr.contains(part), "{finished}");
+    }
+}
+
 fn only_entry(directory: &Path) -> PathBuf {
     let mut entries = fs::read_dir(directory).expect("written");
     let path = entries.next().expect("an entry").expect("readable").path();

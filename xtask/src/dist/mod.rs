@@ -19,7 +19,7 @@ mod tree;
 mod workflow;
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -85,7 +85,11 @@ pub(crate) fn run(options: &DistOptions, workspace: &Path, target: &Path) -> boo
 }
 
 fn make(options: &DistOptions, workspace: &Path, target: &Path) -> Result<(), String> {
-    let out = options.out.clone().unwrap_or_else(|| target.join("dist"));
+    // Absolute, because steps of a workflow name it in a URL.
+    let out = match &options.out {
+        Some(out) => path::absolute(out).map_err(|error| format!("--out: {error}"))?,
+        None => target.join("dist"),
+    };
     let host = build::host()?;
     if !options.no_build {
         build_packages(options, &host, workspace, target, &out)?;
