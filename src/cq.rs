@@ -5,10 +5,11 @@ mod asynchronous;
 
 use crate::completion::Completion;
 use crate::context::Context;
-use crate::outstanding::{Completed, Entry, Kind, Outstanding, WorkId};
+use crate::outstanding::Outstanding;
 use crate::reactor::{Reactor, Watch};
 use crate::tasks::Tasks;
 use crate::wait::{self, TimedLock, lock};
+use crate::work_ring::{Completed, Entry, Kind, WorkId};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::io;
@@ -215,26 +216,22 @@ impl CompletionQueue {
             self.0
                 .driver
                 .poll_each(1, |_, completion| oldest = Some(completion));
-            let completion = oldest?;
+            // Not moved out, since a move of a completion costs as much as a lock. The common case
+            // is handled apart from the others for that reason too.
+            let completion = oldest.as_ref()?;
             // A completion of a queue pair that is being dropped is discarded.
             let Some(user) = users.get(completion.qpn) else {
                 continue;
             };
             let id = WorkId::from_driver(completion.wr_id);
-            let finished = match user.complete_oldest(id) {
-                // The common case, handled apart from the others because each move of a completion
-                // costs as much as a lock.
-                Some(entry) if entry.kind != Kind::Awaited && !user.room(id.queue()).any() => {
-                    return Some(Completion::new(&completion, entry));
-                }
-                Some(entry) => Finished::new(user, &completion, entry.into()),
-                None => match user.complete(id, completion.status == WcStatus::Success) {
-                    Some(completed) => Finished::new(user, &completion, completed),
-                    None => continue,
-                },
-            };
+            if let Some(completion) =
+                user.complete_oldest(id, |entry| Completion::new(completion, entry))
+            {
+                return Some(completion);
+            }
+            let finished = Finished::of(user, completion);
             drop(users);
-            if let Some(completion) = self.0.deliver(finished) {
+            if let Some(completion) = finished.and_then(|finished| self.0.deliver(finished)) {
                 return Some(completion);
             }
         }
@@ -616,16 +613,19 @@ struct Finished {
 }
 
 impl Finished {
-    fn new(user: &Arc<Outstanding>, completion: &work::Completion, completed: Completed) -> Self {
-        let Completed { entry, silent } = completed;
-        let id = entry.id();
-        Finished {
+    /// Removes the work requests that a completion ends; `None` if they were already removed.
+    #[inline(never)]
+    fn of(user: &Arc<Outstanding>, completion: &work::Completion) -> Option<Self> {
+        let id = WorkId::from_driver(completion.wr_id);
+        let success = completion.status == WcStatus::Success;
+        let Completed { entry, silent } = user.complete(id, success)?;
+        Some(Finished {
             id,
             kind: entry.kind,
             completion: Completion::new(completion, entry),
             silent,
             awaited_room: user.room(id.queue()).any().then(|| Arc::clone(user)),
-        }
+        })
     }
 }
 
@@ -644,10 +644,7 @@ impl Inner {
         let taken = self.driver.poll(&mut batch[..max.min(BATCH)]);
         let finished = batch.map(|completion| {
             let completion: work::Completion = completion?;
-            let id = WorkId::from_driver(completion.wr_id);
-            let user = users.get(completion.qpn)?;
-            let completed = user.complete(id, completion.status == WcStatus::Success)?;
-            Some(Finished::new(user, &completion, completed))
+            Finished::of(users.get(completion.qpn)?, &completion)
         });
         (taken, finished)
     }

@@ -232,6 +232,7 @@ pub mod testing;
 mod wait;
 mod wait_on;
 mod work;
+mod work_ring;
 
 pub use buffer::{BufferPool, LocalBuffer};
 pub use cm::{connect, connect_blocking};

@@ -4,7 +4,7 @@
 use super::CompletionQueue;
 use crate::completion::Completion;
 use crate::error::Result;
-use crate::outstanding::WorkId;
+use crate::work_ring::WorkId;
 use futures_core::Stream;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::connected::{PreparedQueuePair, QueuePair};
-use super::core::{Core, Refused};
+use super::core::Core;
 use super::datagram::DatagramQueuePair;
 use super::destination::Destination;
 use crate::buffer::LocalBuffer;
@@ -13,10 +13,11 @@ use crate::completion::{Completion, Done};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
-use crate::outstanding::{Kind, WorkId, WorkQueue};
 use crate::work::{PostError, ReceiveRequest, SendRequest};
+use crate::work_ring::{Kind, WorkId, WorkQueue};
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
@@ -66,11 +67,32 @@ impl Request<'_> {
         }
     }
 
-    fn into_buffer(self) -> Option<LocalBuffer> {
+    /// Posts the request, which keeps its memory on an error.
+    fn post(&mut self, core: &Core) -> std::result::Result<WorkId, PostError> {
+        let kind = Kind::Awaited;
         match self {
-            Request::Send(request, _) => request.memory.into_buffer(),
-            Request::Receive(request) => request.memory.into_buffer(),
+            Request::Send(request, to) => {
+                let memory = mem::take(&mut request.memory);
+                let operation = request.operation;
+                let given = SendRequest { operation, memory };
+                core.post_one_send(given, *to, kind, &mut request.memory)
+            }
+            Request::Receive(request) => {
+                let memory = mem::take(&mut request.memory);
+                let wr_id = request.wr_id;
+                let given = ReceiveRequest { wr_id, memory };
+                core.post_one_receive(given, kind, &mut request.memory)
+            }
         }
+    }
+
+    /// The memory of a refused request, if it is a buffer.
+    fn take_buffer(&mut self) -> Option<LocalBuffer> {
+        let memory = match self {
+            Request::Send(request, _) => &mut request.memory,
+            Request::Receive(request) => &mut request.memory,
+        };
+        mem::take(memory).into_buffer()
     }
 }
 
@@ -87,78 +109,39 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Posts the request. Returns it if the queue is full.
-    fn post(&self, request: Request<'a>) -> Attempt<'a> {
-        match request {
-            Request::Send(request, to) => {
-                let posted = self.core.post_one_send(request, to, Kind::Awaited);
-                Attempt::new(posted, |request| Request::Send(request, to))
-            }
-            Request::Receive(request) => {
-                let posted = self.core.post_one_receive(request, Kind::Awaited);
-                Attempt::new(posted, Request::Receive)
-            }
-        }
-    }
-
     /// Posts the request, or adds the task to those that wait for room.
     fn poll_post(
-        &mut self,
-        request: Request<'a>,
-        mut ticket: Option<u64>,
+        core: &Core,
+        request: &mut Request<'a>,
+        ticket: &mut Option<u64>,
         context: &Context<'_>,
-    ) -> Poll<Result<WorkId>> {
-        let room = self.core.outstanding.room(request.queue());
-        let mut attempt = self.post(request);
-        if let Attempt::Full(request) = attempt {
+    ) -> Poll<std::result::Result<WorkId, PostError>> {
+        let room = core.outstanding.room(request.queue());
+        let mut posted = request.post(core);
+        if is_full(&posted) {
             // A place may have become free before the task was in the list, so it tries again.
-            ticket = Some(room.wait(ticket, context.waker()));
-            attempt = self.post(request);
+            *ticket = Some(room.wait(*ticket, context.waker()));
+            posted = request.post(core);
         }
-        match attempt {
-            Attempt::Full(request) => {
-                self.state = State::Unposted(request, ticket);
-                Poll::Pending
-            }
-            Attempt::Posted(id) => {
-                if let Some(ticket) = ticket {
-                    room.remove(ticket);
-                }
-                Poll::Ready(Ok(id))
-            }
-            Attempt::Failed(error, buffer) => {
-                if let Some(ticket) = ticket {
-                    room.leave(ticket);
-                }
-                self.state = State::Finished(buffer);
-                Poll::Ready(Err(error.into()))
+        if is_full(&posted) {
+            return Poll::Pending;
+        }
+        if let Some(ticket) = ticket.take() {
+            match posted {
+                Ok(_) => drop(room.remove(ticket)),
+                Err(_) => room.leave(ticket),
             }
         }
+        Poll::Ready(posted)
     }
 }
 
-/// The result of an attempt to post.
-enum Attempt<'a> {
-    Posted(WorkId),
-    Full(Request<'a>),
-    Failed(PostError, Option<LocalBuffer>),
-}
-
-impl<'a> Attempt<'a> {
-    fn new<R>(
-        posted: std::result::Result<WorkId, Refused<R>>,
-        request: impl FnOnce(R) -> Request<'a>,
-    ) -> Attempt<'a> {
-        match posted {
-            Ok(id) => Attempt::Posted(id),
-            // A queue with capacity 0 never has room.
-            Err(Refused::Full(0, refused)) => {
-                let error = PostError::QueueFull { capacity: 0 };
-                Attempt::Failed(error, request(refused).into_buffer())
-            }
-            Err(Refused::Full(_, refused)) => Attempt::Full(request(refused)),
-            Err(Refused::Invalid(error, memory)) => Attempt::Failed(error, memory.into_buffer()),
-        }
+/// Returns whether the queue had no room, but will have.
+fn is_full(posted: &std::result::Result<WorkId, PostError>) -> bool {
+    match posted {
+        // A queue with capacity 0 never has room.
+        Err(PostError::QueueFull { capacity }) => *capacity > 0,
+        _ => false,
     }
 }
 
@@ -168,16 +151,21 @@ impl Future for Operation<'_> {
     /// # Panics
     /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = match std::mem::replace(&mut self.state, State::Finished(None)) {
+        let core = self.core;
+        let id = match &mut self.state {
             State::Unposted(request, ticket) => {
-                let id = ready!(self.poll_post(request, ticket, context))?;
-                self.state = State::Posted(id);
-                id
+                match ready!(Self::poll_post(core, request, ticket, context)) {
+                    Ok(id) => {
+                        self.state = State::Posted(id);
+                        id
+                    }
+                    Err(error) => {
+                        self.state = State::Finished(request.take_buffer());
+                        return Poll::Ready(Err(error.into()));
+                    }
+                }
             }
-            State::Posted(id) => {
-                self.state = State::Posted(id);
-                id
-            }
+            State::Posted(id) => *id,
             State::Finished(_) => panic!("the operation was polled after it was ready"),
         };
         let completion = ready!(self.cq(id.queue()).poll_operation(id, context))?;

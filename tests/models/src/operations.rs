@@ -198,8 +198,14 @@ impl WorkQueue {
         !std::mem::replace(&mut *lock(&self.is_full), true)
     }
 
-    /// Models `CompletionQueue::take` and `deliver`.
+    /// Models `CompletionQueue::poll`: a completion is handled at once if no task waits for room.
     fn complete(&self) {
+        let mut is_full = lock(&self.is_full);
+        if !self.room.any() {
+            *is_full = false;
+            return;
+        }
+        drop(is_full);
         *lock(&self.is_full) = false;
         if self.room.any() {
             self.room.notify(1);
