@@ -63,6 +63,9 @@ mod moderation;
 #[path = "../../../driver/src/semaphore_queue.rs"]
 mod semaphore_queue;
 
+#[allow(dead_code, reason = "the models count no blocks")]
+#[path = "../../../src/free_list.rs"]
+mod free_list;
 #[allow(
     dead_code,
     reason = "the models have no tasks that wait for room, and count no shared receives"
