@@ -5,23 +5,19 @@
 //! accesses the bytes, the program has no buffer to borrow them from, and data is neither copied
 //! into registered memory nor out of it.
 
+use crate::blocks::{Block, Blocks};
 use crate::pd::ProtectionDomain;
-use crate::wait::lock;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use urxe_driver as driver;
 use urxe_driver::owned::{OwnedError, OwnedRegion, RangeError};
 use urxe_proto::host::Access;
 use urxe_proto::work::Sge;
 
-/// The alignment of the buffers of a pool, in bytes: two threads that use neighbouring buffers
-/// share no cache line.
-const ALIGNMENT: usize = 64;
-
 /// The rights on the memory of buffers. Peers have none, and no window can be bound to it.
-const LOCAL: Access = Access::LOCAL_WRITE;
+pub(crate) const LOCAL: Access = Access::LOCAL_WRITE;
 
 impl ProtectionDomain {
     /// Allocates and registers a zeroed buffer for local use.
@@ -61,26 +57,6 @@ impl ProtectionDomain {
     pub fn buffer_from(&self, data: Vec<u8>) -> Result<LocalBuffer, OwnedError> {
         LocalBuffer::from_vec(self.driver(), data)
     }
-
-    /// Allocates and registers a pool of `count` buffers for local use, each of `size` bytes.
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let pool = pd.buffer_pool(16, 4096)?;
-    /// let qp = pd.queue_pair(&cq, &cq).max_recv_wr(16).build()?;
-    /// while let Some(buffer) = pool.take() {
-    ///     qp.post_receive(ReceiveRequest::into(buffer))?;
-    /// }
-    /// # Ok::<(), urxe::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`OwnedError`]; both numbers must be at least 1.
-    pub fn buffer_pool(&self, count: usize, size: usize) -> Result<BufferPool, OwnedError> {
-        BufferPool::new(self.driver(), count, size)
-    }
 }
 
 /// The part of a buffer that a work request uses.
@@ -104,7 +80,7 @@ pub(crate) enum Extent {
 ///   [`GRH_BYTES`](crate::GRH_BYTES) of header.
 ///
 /// A buffer whose work request cannot be posted, or whose future is dropped, is dropped too, once
-/// the queue pair no longer uses it. A dropped buffer returns to its [pool](BufferPool).
+/// the queue pair no longer uses it. A dropped buffer returns to its [pool](crate::BufferPool).
 ///
 /// The default is a buffer without memory.
 ///
@@ -143,63 +119,19 @@ pub(crate) enum Extent {
 /// ```
 #[derive(Default)]
 pub struct LocalBuffer {
-    place: Option<Place>,
+    block: Option<Block>,
     len: usize,
 }
 
-/// The memory of one buffer. It belongs to no other place until it is in the list of free ones.
-struct Place {
-    pool: Arc<Pool>,
-    index: usize,
-}
-
-/// One registration, divided into buffers.
-#[derive(Debug)]
-struct Pool {
-    region: OwnedRegion,
-    /// The size of one buffer.
-    size: usize,
-    /// The distance between two buffers.
-    stride: usize,
-    /// The buffers in the pool. Its capacity is that of the pool, so it never grows.
-    free: Mutex<Vec<usize>>,
-}
-
-impl Pool {
-    fn new(region: OwnedRegion, size: usize, stride: usize, count: usize) -> Pool {
-        Pool {
-            region,
-            size,
-            stride,
-            free: Mutex::new((0..count).rev().collect()),
+impl LocalBuffer {
+    /// A buffer whose length is the size of its block.
+    pub(crate) fn new(block: Block) -> LocalBuffer {
+        LocalBuffer {
+            len: block.size(),
+            block: Some(block),
         }
     }
 
-    fn take(self: &Arc<Self>) -> Option<LocalBuffer> {
-        let index = lock(&self.free).pop()?;
-        Some(LocalBuffer {
-            place: Some(Place {
-                pool: Arc::clone(self),
-                index,
-            }),
-            len: self.size,
-        })
-    }
-}
-
-impl Place {
-    fn offset(&self) -> usize {
-        self.index * self.pool.stride
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        lock(&self.pool.free).push(self.index);
-    }
-}
-
-impl LocalBuffer {
     pub(crate) fn zeroed(pd: &Arc<driver::Pd>, len: usize) -> Result<LocalBuffer, OwnedError> {
         let mut data = Vec::new();
         data.try_reserve_exact(len).map_err(|_| OwnedError::Map {
@@ -214,8 +146,8 @@ impl LocalBuffer {
     pub(crate) fn from_vec(pd: &Arc<driver::Pd>, data: Vec<u8>) -> Result<LocalBuffer, OwnedError> {
         let len = data.len();
         let region = OwnedRegion::from_vec(pd, data, LOCAL)?;
-        let pool = Arc::new(Pool::new(region, len, len, 1));
-        Ok(pool.take().unwrap_or_default())
+        let blocks = Arc::new(Blocks::new(region, len, len, 1));
+        Ok(blocks.take().map(LocalBuffer::new).unwrap_or_default())
     }
 
     /// The number of bytes that it can hold.
@@ -231,7 +163,7 @@ impl LocalBuffer {
     /// # Ok::<(), urxe::Error>(())
     /// ```
     pub fn capacity(&self) -> usize {
-        self.place.as_ref().map_or(0, |place| place.pool.size)
+        self.block.as_ref().map_or(0, Block::size)
     }
 
     /// Sets the length. The bytes beyond the old length are those of an earlier use.
@@ -291,21 +223,19 @@ impl LocalBuffer {
     /// # Ok::<(), urxe::Error>(())
     /// ```
     pub fn into_vec(mut self) -> Vec<u8> {
-        let len = self.len;
-        let Some(place) = &self.place else {
+        let Some(block) = self.block.take() else {
             return Vec::new();
         };
-        let whole = place.pool.region.mr().len() == place.pool.size as u64;
-        if !whole || Arc::strong_count(&place.pool) > 1 {
-            return self.to_vec();
+        match block.into_vec() {
+            Ok(mut data) => {
+                data.truncate(self.len);
+                data
+            }
+            Err(block) => {
+                self.block = Some(block);
+                self.to_vec()
+            }
         }
-        let pool = Arc::clone(&place.pool);
-        // Dropping the place releases its reference to the pool.
-        self.place = None;
-        let pool = Arc::into_inner(pool).expect("this is the only reference");
-        let mut data = pool.region.into_vec();
-        data.truncate(len);
-        data
     }
 
     /// The number of bytes that a work request uses.
@@ -317,18 +247,18 @@ impl LocalBuffer {
     }
 
     /// The element for a work request; `None` without memory.
+    #[inline]
     pub(crate) fn sge(&self, extent: Extent) -> Option<Sge> {
-        let place = self.place.as_ref()?;
-        let region = &place.pool.region;
-        // An element has 32 bits of length; a longer message is refused before it gets here.
-        let len = self.extent(extent).min(u32::MAX as usize);
-        region.sge(place.offset(), len).ok()
+        let block = self.block.as_ref()?;
+        // A message that is longer than an element can describe is refused before it gets here.
+        Some(block.sge(self.extent(extent)))
     }
 
     /// The number of the protection domain; `None` without memory.
+    #[inline]
     pub(crate) fn pd(&self) -> Option<u64> {
-        let place = self.place.as_ref()?;
-        Some(place.pool.region.mr().pd().id())
+        let block = self.block.as_ref()?;
+        Some(block.region().mr().pd().id())
     }
 
     /// Sets the length after a receive to the bytes that arrived.
@@ -341,27 +271,27 @@ impl Deref for LocalBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let Some(place) = &self.place else {
+        let Some(block) = &self.block else {
             return &[];
         };
-        // SAFETY: only this object refers to the place, so only it can give a work request these
+        // SAFETY: only this object owns the block, so only it can give a work request these
         // bytes or change them. While a work request uses them it owns this object, inside the
         // crate, which does not dereference it then. The registration gives peers no rights, and
         // without the right to bind, no window can either.
-        let bytes = unsafe { place.pool.region.bytes(place.offset(), self.len) };
-        bytes.expect("the place is within the region")
+        let bytes = unsafe { block.region().bytes(block.offset(), self.len) };
+        bytes.expect("the block is within the region")
     }
 }
 
 impl DerefMut for LocalBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let Some(place) = &self.place else {
+        let Some(block) = &self.block else {
             return &mut [];
         };
         // SAFETY: as in `deref`, nothing else accesses the bytes; the exclusive borrow of this
         // object excludes other borrows of them.
-        let bytes = unsafe { place.pool.region.bytes_mut(place.offset(), self.len) };
-        bytes.expect("the place is within the region")
+        let bytes = unsafe { block.region().bytes_mut(block.offset(), self.len) };
+        bytes.expect("the block is within the region")
     }
 }
 
@@ -371,94 +301,6 @@ impl fmt::Debug for LocalBuffer {
             .field("len", &self.len)
             .field("capacity", &self.capacity())
             .finish()
-    }
-}
-
-/// A pool of buffers of one size, with one registration.
-///
-/// Taking a buffer and dropping it allocate nothing. Clones refer to the same pool; the memory is
-/// deregistered after the pool and all its buffers are dropped.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let context = urxe::device("urxe_lo")?.open()?;
-/// # let pd = context.pd();
-/// let pool = pd.buffer_pool(2, 4096)?;
-/// let mut buffer = pool.take().expect("two are free");
-/// buffer.fill(b"hello")?;
-/// let other = pool.take().expect("one is free");
-/// assert!(pool.take().is_none());
-/// drop(other);
-/// assert_eq!(pool.available(), 1);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct BufferPool(Arc<Pool>);
-
-impl BufferPool {
-    pub(crate) fn new(
-        pd: &Arc<driver::Pd>,
-        count: usize,
-        size: usize,
-    ) -> Result<BufferPool, OwnedError> {
-        // An overflow asks for more memory than there is, which is the error that it gets.
-        let stride = size.checked_next_multiple_of(ALIGNMENT);
-        let all = stride.and_then(|stride| stride.checked_mul(count));
-        let region = OwnedRegion::zeroed(pd, all.unwrap_or(usize::MAX), LOCAL)?;
-        let stride = stride.unwrap_or(size);
-        Ok(BufferPool(Arc::new(Pool::new(region, size, stride, count))))
-    }
-
-    /// Takes a buffer, whose length is its capacity; `None` if all are in use.
-    ///
-    /// Its bytes are those of an earlier use, or 0.
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let pool = pd.buffer_pool(1, 4096)?;
-    /// let buffer = pool.take().expect("one is free");
-    /// assert_eq!(buffer.len(), 4096);
-    /// assert!(pool.take().is_none());
-    /// drop(buffer);
-    /// assert!(pool.take().is_some());
-    /// # Ok::<(), urxe::Error>(())
-    /// ```
-    pub fn take(&self) -> Option<LocalBuffer> {
-        self.0.take()
-    }
-
-    /// The number of buffers in the pool.
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let pool = pd.buffer_pool(2, 4096)?;
-    /// let buffer = pool.take();
-    /// assert_eq!(pool.available(), 1);
-    /// drop(buffer);
-    /// assert_eq!(pool.available(), 2);
-    /// # Ok::<(), urxe::Error>(())
-    /// ```
-    pub fn available(&self) -> usize {
-        lock(&self.0.free).len()
-    }
-
-    /// The capacity of each buffer in bytes.
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// # let context = urxe::device("urxe_lo")?.open()?;
-    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
-    /// let pool = pd.buffer_pool(2, 100)?;
-    /// assert_eq!(pool.buffer_capacity(), 100);
-    /// # Ok::<(), urxe::Error>(())
-    /// ```
-    pub fn buffer_capacity(&self) -> usize {
-        self.0.size
     }
 }
 
@@ -475,41 +317,11 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_the_bytes_of_their_own_buffers_only() {
-        let pool = BufferPool::new(&pd(), 2, 100).unwrap();
-        let threads = [1, 2].map(|value| {
-            let pool = pool.clone();
-            std::thread::spawn(move || {
-                for _ in 0..4 {
-                    let mut buffer = pool.take().expect("one for each thread");
-                    buffer[..].fill(value);
-                    std::thread::yield_now();
-                    assert!(buffer.iter().all(|byte| *byte == value));
-                }
-            })
-        });
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert_eq!(pool.available(), 2);
-    }
-
-    #[test]
     fn a_buffer_returns_the_vector_that_it_was_made_of() {
         let mut buffer = LocalBuffer::from_vec(&pd(), b"hello".to_vec()).unwrap();
         buffer[0] = b'j';
         buffer.set_len(4).unwrap();
         assert_eq!(buffer.into_vec(), b"jell");
-    }
-
-    #[test]
-    fn a_buffer_of_a_pool_outlives_the_pool() {
-        let pool = BufferPool::new(&pd(), 2, 8).unwrap();
-        let mut buffer = pool.take().unwrap();
-        drop(pool);
-        buffer.fill(b"hello").unwrap();
-        // A vector cannot be made of a part of the registration, so this is a copy.
-        assert_eq!(buffer.into_vec(), b"hello");
     }
 
     #[test]

@@ -2,14 +2,14 @@
 #![forbid(unsafe_code)]
 
 use crate::buffer::LocalBuffer;
-use crate::outstanding::Entry;
 use crate::slices::{Memory, SliceList};
+use crate::work_ring::Entry;
 use urxe_proto::ids::{Gid, Qpn, RKey};
 use urxe_proto::ud::NetworkHeader;
 use urxe_proto::wire::Grh;
 use urxe_proto::work::{self, Extra, WcOpcode, WcStatus};
 
-pub use crate::outstanding::WorkQueue;
+pub use crate::work_ring::WorkQueue;
 
 /// The result of a work request. (`ibv_wc`.)
 ///
@@ -191,39 +191,51 @@ impl WorkError {
 impl Completion {
     #[inline]
     pub(crate) fn new(completion: &work::Completion, entry: Entry) -> Self {
-        let queue = entry.id().queue();
-        let (buffers, buffer) = match entry.memory {
-            Memory::Slices(slices) => (slices, None),
-            Memory::Buffer(buffer) => (SliceList::default(), Some(buffer)),
+        let queue = entry.id.queue();
+        let result = match completion.status {
+            WcStatus::Success => Ok(Done {
+                opcode: completion.opcode,
+                byte_len: completion.byte_len,
+                imm: match completion.extra {
+                    Extra::Imm(imm) => Some(imm),
+                    Extra::None | Extra::Invalidated(_) => None,
+                },
+                invalidated: match completion.extra {
+                    Extra::Invalidated(key) => Some(key),
+                    Extra::None | Extra::Imm(_) => None,
+                },
+                src_qp: completion.grh.map(|_| completion.src_qp),
+            }),
+            status => Err(WorkError { status }),
         };
-        let mut new = Completion {
-            wr_id: entry.wr_id,
-            qpn: completion.qpn,
-            queue,
-            buffers,
-            buffer,
-            result: match completion.status {
-                WcStatus::Success => Ok(Done {
-                    opcode: completion.opcode,
-                    byte_len: completion.byte_len,
-                    imm: match completion.extra {
-                        Extra::Imm(imm) => Some(imm),
-                        Extra::None | Extra::Invalidated(_) => None,
-                    },
-                    invalidated: match completion.extra {
-                        Extra::Invalidated(key) => Some(key),
-                        Extra::None | Extra::Imm(_) => None,
-                    },
-                    src_qp: completion.grh.map(|_| completion.src_qp),
-                }),
-                status => Err(WorkError { status }),
+        let (wr_id, qpn) = (entry.wr_id, completion.qpn);
+        // One structure for each kind of memory: what both have in common would be moved.
+        match entry.memory {
+            Memory::Buffer(mut buffer) => {
+                if queue == WorkQueue::Receive {
+                    buffer.set_received(match result {
+                        Ok(done) if done.opcode == WcOpcode::Recv => done.byte_len as usize,
+                        _ => 0,
+                    });
+                }
+                Completion {
+                    wr_id,
+                    qpn,
+                    queue,
+                    buffers: SliceList::default(),
+                    buffer: Some(buffer),
+                    result,
+                }
+            }
+            Memory::Slices(buffers) => Completion {
+                wr_id,
+                qpn,
+                queue,
+                buffers,
+                buffer: None,
+                result,
             },
-        };
-        if let (WorkQueue::Receive, Some(buffer)) = (new.queue, &mut new.buffer) {
-            let received = new.result.ok().filter(Done::brings_data);
-            buffer.set_received(received.map_or(0, |done| done.byte_len as usize));
         }
-        new
     }
 
     /// Returns a copy of the data that was received or read into [`Completion::buffers`] or

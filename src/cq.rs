@@ -2,78 +2,35 @@
 #![forbid(unsafe_code)]
 
 mod asynchronous;
+mod error;
+mod finished;
+mod reservation;
+mod users;
 
 use crate::completion::Completion;
 use crate::context::Context;
-use crate::outstanding::{Completed, Entry, Kind, Outstanding, WorkId};
-use crate::reactor::{Reactor, Watch};
+use crate::reactor::Watch;
 use crate::tasks::Tasks;
-use crate::wait::{self, TimedLock, lock};
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use crate::wait::{self, TimedLock};
+use crate::work_ring::{Kind, WorkId};
+use finished::Finished;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use urxe_driver as driver;
-use urxe_driver::cq::MAX_CQE;
-use urxe_driver::tables::KeyHasher;
 use urxe_proto::ids::Qpn;
-use urxe_proto::work::{self, WcStatus};
+use urxe_proto::work;
+use users::Users;
+
+pub use error::CqError;
+pub(crate) use reservation::Reservation;
 
 /// The initial capacity of a completion queue, in completions.
 const INITIAL_CAPACITY: u32 = 64;
 
 /// The completions polled from the driver in one call.
 const BATCH: usize = 16;
-
-/// A completion queue cannot be created, or has no room for another queue pair.
-///
-/// ```
-/// use urxe::{BuildError, CqError};
-///
-/// /// Whether the queue pair may be created with another completion queue.
-/// fn needs_another_queue(error: &BuildError) -> bool {
-///     matches!(error, BuildError::Cq(CqError::TooManyUsers))
-/// }
-/// assert!(needs_another_queue(&BuildError::Cq(CqError::TooManyUsers)));
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CqError {
-    /// No file descriptor is left for the completion channel.
-    #[error(
-        "a completion queue needs a file descriptor ({0}): close some files, or raise the limit \
-         (`ulimit -n`)"
-    )]
-    Channel(#[source] io::Error),
-    /// The queue pairs could complete more work requests than a completion queue holds.
-    #[error(
-        "the queue pairs of a completion queue can have at most {MAX_CQE} work requests in total: \
-         use another completion queue, or shorter queues"
-    )]
-    TooManyUsers,
-    /// The driver's error.
-    #[error(transparent)]
-    Driver(#[from] driver::cq::CqError),
-}
-
-impl CqError {
-    /// The `errno` that a verbs program gets.
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// assert_eq!(urxe::CqError::TooManyUsers.errno(), libc::ENOMEM);
-    /// ```
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Channel(error) => error.raw_os_error().unwrap_or(libc::EMFILE),
-            Self::TooManyUsers => libc::ENOMEM,
-            Self::Driver(error) => error.errno(),
-        }
-    }
-}
 
 impl Context {
     /// Creates a completion queue with a completion channel of its own. (`ibv_create_cq`.)
@@ -215,26 +172,22 @@ impl CompletionQueue {
             self.0
                 .driver
                 .poll_each(1, |_, completion| oldest = Some(completion));
-            let completion = oldest?;
+            // Not moved out, since a move of a completion costs as much as a lock. The common case
+            // is handled apart from the others for that reason too.
+            let completion = oldest.as_ref()?;
             // A completion of a queue pair that is being dropped is discarded.
             let Some(user) = users.get(completion.qpn) else {
                 continue;
             };
             let id = WorkId::from_driver(completion.wr_id);
-            let finished = match user.complete_oldest(id) {
-                // The common case, handled apart from the others because each move of a completion
-                // costs as much as a lock.
-                Some(entry) if entry.kind != Kind::Awaited && !user.room(id.queue()).any() => {
-                    return Some(Completion::new(&completion, entry));
-                }
-                Some(entry) => Finished::new(user, &completion, entry.into()),
-                None => match user.complete(id, completion.status == WcStatus::Success) {
-                    Some(completed) => Finished::new(user, &completion, completed),
-                    None => continue,
-                },
-            };
+            if let Some(completion) =
+                user.complete_oldest(id, |entry| Completion::new(completion, entry))
+            {
+                return Some(completion);
+            }
+            let finished = Finished::of(user, completion);
             drop(users);
-            if let Some(completion) = self.0.deliver(finished) {
+            if let Some(completion) = finished.and_then(|finished| self.0.deliver(finished)) {
                 return Some(completion);
             }
         }
@@ -424,85 +377,6 @@ impl CompletionQueue {
         Ok(any)
     }
 
-    /// Selects the reactor for the futures of this queue.
-    ///
-    /// Without this call they use that of the features, see [`reactor`](crate::reactor).
-    ///
-    /// ```
-    /// # use urxe::prelude::*;
-    /// use urxe::reactor::AsyncIo;
-    ///
-    /// # async_io::block_on(async {
-    /// let (a, b) = urxe::testing::pair()?;
-    /// b.cq().use_reactor(AsyncIo);
-    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
-    /// a.post_send(SendRequest::send(b"hello"))?;
-    /// assert_eq!(b.cq().next().await?.data()?, b"hello");
-    /// # Ok::<(), urxe::Error>(())
-    /// # }).unwrap();
-    /// ```
-    pub fn use_reactor(&self, reactor: impl Reactor + 'static) {
-        lock(&self.0.watch).use_reactor(Arc::new(reactor));
-        self.0.tasks.notify();
-    }
-
-    /// Calls `poll`, and makes progress on the queue if no other task does.
-    fn poll_tasks<T>(&self, mut poll: impl FnMut() -> Poll<T>) -> io::Result<Poll<T>> {
-        if let Poll::Ready(value) = poll() {
-            return Ok(Poll::Ready(value));
-        }
-        if self.0.tasks.is_watched() {
-            return Ok(Poll::Pending);
-        }
-        self.watch()?;
-        Ok(poll())
-    }
-
-    /// Takes all completions, and registers with the reactor for the next one.
-    fn watch(&self) -> io::Result<()> {
-        let inner = &*self.0;
-        // Another task that is polled now waits here: what this one finds is also for that one.
-        let mut watch = lock(&inner.watch);
-        if inner.tasks.is_watched() {
-            return Ok(());
-        }
-        let shared = Waker::from(Arc::clone(&inner.tasks));
-        for _ in 0..2 {
-            inner.tasks.start_watching();
-            self.distribute();
-            while inner.channel.take().is_some() {}
-            self.arm();
-            // The completions that arrived before the queue was armed cause no notification.
-            self.distribute();
-            match watch.poll(self.as_fd(), &shared) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => {
-                    inner.tasks.fail();
-                    return Err(error);
-                }
-            }
-        }
-        // More completions arrive. The task yields to the others instead of repeating.
-        inner.tasks.notify();
-        Ok(())
-    }
-
-    /// Takes all completions from the driver, and gives them to the tasks that wait for them.
-    fn distribute(&self) {
-        loop {
-            let (taken, finished) = self.0.take(BATCH);
-            if taken == 0 {
-                return;
-            }
-            for finished in finished.into_iter().flatten() {
-                if let Some(completion) = self.0.deliver(finished) {
-                    self.0.tasks.add_unclaimed(completion);
-                }
-            }
-        }
-    }
-
     /// The tasks that wait for completions.
     pub(crate) fn tasks(&self) -> &Tasks<Completion> {
         &self.0.tasks
@@ -531,24 +405,6 @@ impl CompletionQueue {
         stop();
         self.0.driver.purge(qpn)
     }
-
-    /// Reserves entries for the completions of another queue pair or shared receive queue.
-    pub(crate) fn reserve(&self, room: u32) -> Result<Reservation, CqError> {
-        let mut reserved = lock(&self.0.reserved);
-        let sum = reserved.checked_add(room).filter(|sum| *sum <= MAX_CQE);
-        let sum = sum.ok_or(CqError::TooManyUsers)?;
-        let capacity = self.0.driver.capacity();
-        if sum > capacity {
-            let more = sum.max(capacity.saturating_mul(2)).min(MAX_CQE);
-            self.0.driver.resize(more)?;
-        }
-        *reserved = sum;
-        Ok(Reservation {
-            cq: self.clone(),
-            room,
-            user: None,
-        })
-    }
 }
 
 impl AsFd for CompletionQueue {
@@ -560,72 +416,6 @@ impl AsFd for CompletionQueue {
 impl AsRawFd for CompletionQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-/// The queue pairs that complete in a queue.
-#[derive(Debug, Default)]
-struct Users {
-    /// One of them, which is found without hashing. Most queues have no other.
-    one: Option<(Qpn, Arc<Outstanding>)>,
-    others: HashMap<Qpn, Arc<Outstanding>, BuildHasherDefault<KeyHasher>>,
-}
-
-impl Users {
-    #[inline]
-    fn get(&self, qpn: Qpn) -> Option<&Arc<Outstanding>> {
-        match &self.one {
-            Some((one, outstanding)) if *one == qpn => Some(outstanding),
-            _ => self.others.get(&qpn),
-        }
-    }
-
-    /// Adds a queue pair. It replaces one of the same number, which is being dropped.
-    fn insert(&mut self, qpn: Qpn, outstanding: Arc<Outstanding>) {
-        match &mut self.one {
-            Some((one, _)) if *one != qpn => {
-                self.others.insert(qpn, outstanding);
-            }
-            one => {
-                self.others.remove(&qpn);
-                *one = Some((qpn, outstanding));
-            }
-        }
-    }
-
-    fn remove(&mut self, qpn: Qpn) {
-        match &self.one {
-            Some((one, _)) if *one == qpn => self.one = None,
-            _ => {
-                self.others.remove(&qpn);
-            }
-        }
-    }
-}
-
-/// A completion and the work requests that it ends. Dropping it may deregister memory, so it must
-/// not be dropped while a lock is held.
-struct Finished {
-    completion: Completion,
-    id: WorkId,
-    kind: Kind,
-    /// The unsignaled work requests before it.
-    silent: Vec<Entry>,
-    /// The queue pair, if tasks wait for room in its queues.
-    awaited_room: Option<Arc<Outstanding>>,
-}
-
-impl Finished {
-    fn new(user: &Arc<Outstanding>, completion: &work::Completion, completed: Completed) -> Self {
-        let Completed { entry, silent } = completed;
-        let id = entry.id();
-        Finished {
-            id,
-            kind: entry.kind,
-            completion: Completion::new(completion, entry),
-            silent,
-            awaited_room: user.room(id.queue()).any().then(|| Arc::clone(user)),
-        }
     }
 }
 
@@ -644,16 +434,11 @@ impl Inner {
         let taken = self.driver.poll(&mut batch[..max.min(BATCH)]);
         let finished = batch.map(|completion| {
             let completion: work::Completion = completion?;
-            let id = WorkId::from_driver(completion.wr_id);
-            let user = users.get(completion.qpn)?;
-            let completed = user.complete(id, completion.status == WcStatus::Success)?;
-            Some(Finished::new(user, &completion, completed))
+            Finished::of(users.get(completion.qpn)?, &completion)
         });
         (taken, finished)
     }
-}
 
-impl Inner {
     /// Gives a completion to the future that posted the work request, or returns it.
     ///
     /// Not to be called under a lock other than `watch`, which precedes all others: it drops memory
@@ -685,74 +470,5 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.driver.retire();
-    }
-}
-
-/// The entries of a completion queue that are reserved for a queue pair or a shared receive queue.
-///
-/// Dropping it releases them.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    cq: CompletionQueue,
-    room: u32,
-    user: Option<(Qpn, Arc<Outstanding>)>,
-}
-
-impl Reservation {
-    /// The completion queue.
-    pub(crate) fn cq(&self) -> &CompletionQueue {
-        &self.cq
-    }
-
-    /// Registers the queue pair that uses these entries.
-    pub(crate) fn attach(&mut self, qpn: Qpn, outstanding: &Arc<Outstanding>) {
-        let users = &self.cq.0.users;
-        let mut users = users.write().unwrap_or_else(PoisonError::into_inner);
-        users.insert(qpn, Arc::clone(outstanding));
-        self.user = Some((qpn, Arc::clone(outstanding)));
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some((qpn, outstanding)) = &self.user {
-            let users = &self.cq.0.users;
-            let mut users = users.write().unwrap_or_else(PoisonError::into_inner);
-            // Another queue pair may already use the number.
-            if users
-                .get(*qpn)
-                .is_some_and(|user| Arc::ptr_eq(user, outstanding))
-            {
-                users.remove(*qpn);
-                drop(users);
-                let discarded = self.cq.0.tasks.discard(|completion| completion.qpn == *qpn);
-                drop(discarded);
-            }
-        }
-        *lock(&self.cq.0.reserved) -= self.room;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queue_pairs_are_found_until_they_are_removed() {
-        let outstanding = || Arc::new(Outstanding::new(1, 1));
-        let numbers = [1, 2, 3].map(Qpn::new);
-        let mut users = Users::default();
-        for qpn in numbers {
-            users.insert(qpn, outstanding());
-        }
-        // The next queue pair takes the place of the first, and then its own number again.
-        users.remove(numbers[0]);
-        assert!(users.get(numbers[0]).is_none());
-        let replacement = outstanding();
-        users.insert(numbers[1], Arc::clone(&replacement));
-        assert!(Arc::ptr_eq(users.get(numbers[1]).unwrap(), &replacement));
-        assert!(users.get(numbers[2]).is_some());
-        users.remove(numbers[1]);
-        assert!(users.get(numbers[1]).is_none());
     }
 }

@@ -203,7 +203,9 @@
 //! type with its own reasons to fail. All of them convert to [`Error`], which has a
 //! [`kind`](Error::kind) and an [`errno`](Error::errno) and converts to [`std::io::Error`].
 
+mod blocks;
 mod buffer;
+mod buffer_pool;
 pub mod cm;
 mod completion;
 mod context;
@@ -212,6 +214,7 @@ mod device;
 mod endpoint;
 mod error;
 mod events;
+mod free_list;
 mod mr;
 mod mw;
 #[cfg(feature = "net")]
@@ -232,8 +235,10 @@ pub mod testing;
 mod wait;
 mod wait_on;
 mod work;
+mod work_ring;
 
-pub use buffer::{BufferPool, LocalBuffer};
+pub use buffer::LocalBuffer;
+pub use buffer_pool::BufferPool;
 pub use cm::{connect, connect_blocking};
 pub use completion::{Completion, Done, GRH_BYTES, Sender, WorkError, WorkQueue};
 pub use context::Context;

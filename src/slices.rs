@@ -116,68 +116,87 @@ impl Default for Memory {
 
 /// Scatter/gather elements. Up to two are stored without an allocation.
 pub(crate) enum Elements {
-    Few([Sge; 2], usize),
-    Many(Vec<Sge>),
+    None,
+    One(Sge),
+    Two([Sge; 2]),
+    More(Vec<Sge>),
 }
 
 impl Deref for Elements {
     type Target = [Sge];
 
+    #[inline(always)]
     fn deref(&self) -> &[Sge] {
         match self {
-            Elements::Few(elements, len) => &elements[..*len],
-            Elements::Many(elements) => elements,
+            Elements::One(element) => std::slice::from_ref(element),
+            other => other.several(),
+        }
+    }
+}
+
+impl Elements {
+    #[inline(never)]
+    fn several(&self) -> &[Sge] {
+        match self {
+            Elements::None => &[],
+            Elements::One(element) => std::slice::from_ref(element),
+            Elements::Two(elements) => elements,
+            Elements::More(elements) => elements,
+        }
+    }
+}
+
+// Not inlined into a post, where each match on the number of slices would be a jump for buffers too.
+impl SliceList {
+    #[inline(never)]
+    fn total(&self) -> u64 {
+        self.iter().map(|slice| slice.len() as u64).sum()
+    }
+
+    #[inline(never)]
+    fn check(&self, pd: u64, max: u32) -> Result<(), PostError> {
+        check(self.len(), max, self.iter().all(|slice| slice.pd() == pd))
+    }
+
+    #[inline(never)]
+    fn elements(&self) -> Elements {
+        match &**self {
+            [] => Elements::None,
+            [one] => Elements::One(one.sge()),
+            [one, two] => Elements::Two([one.sge(), two.sge()]),
+            more => Elements::More(more.iter().map(LocalSlice::sge).collect()),
         }
     }
 }
 
 impl Memory {
     /// The length in bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len(&self, extent: Extent) -> u64 {
         match self {
-            Memory::Slices(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
             Memory::Buffer(buffer) => buffer.extent(extent) as u64,
+            Memory::Slices(slices) => slices.total(),
         }
     }
 
     /// Checks the protection domain and the number of elements.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(&self, pd: u64, max: u32) -> Result<(), PostError> {
-        let (given, same) = match self {
-            Memory::Slices(slices) => (slices.len(), slices.iter().all(|slice| slice.pd() == pd)),
+        match self {
             Memory::Buffer(buffer) => match buffer.pd() {
-                Some(of_buffer) => (1, of_buffer == pd),
-                None => (0, true),
+                Some(of_buffer) => check(1, max, of_buffer == pd),
+                None => Ok(()),
             },
-        };
-        if given > max as usize {
-            return Err(PostError::TooManySlices { given, max });
-        }
-        match same {
-            true => Ok(()),
-            false => Err(PostError::OtherProtectionDomain),
+            Memory::Slices(slices) => slices.check(pd, max),
         }
     }
 
     /// The scatter/gather elements.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn elements(&self, extent: Extent) -> Elements {
         match self {
-            Memory::Slices(SliceList(Slices::None)) => Elements::Few([Sge::default(); 2], 0),
-            Memory::Slices(SliceList(Slices::One(slice))) => {
-                Elements::Few([slice.sge(), Sge::default()], 1)
-            }
-            Memory::Slices(SliceList(Slices::Two(slices))) => {
-                Elements::Few([slices[0].sge(), slices[1].sge()], 2)
-            }
-            Memory::Slices(SliceList(Slices::More(slices))) => {
-                Elements::Many(slices.iter().map(LocalSlice::sge).collect())
-            }
-            Memory::Buffer(buffer) => match buffer.sge(extent) {
-                Some(element) => Elements::Few([element, Sge::default()], 1),
-                None => Elements::Few([Sge::default(); 2], 0),
-            },
+            Memory::Buffer(buffer) => buffer.sge(extent).map_or(Elements::None, Elements::One),
+            Memory::Slices(slices) => slices.elements(),
         }
     }
 
@@ -187,5 +206,17 @@ impl Memory {
             Memory::Slices(_) => None,
             Memory::Buffer(buffer) => Some(buffer),
         }
+    }
+}
+
+/// Checks the number of elements, and that they are of the right protection domain.
+#[inline(always)]
+fn check(given: usize, max: u32, same_pd: bool) -> Result<(), PostError> {
+    if given > max as usize {
+        return Err(PostError::TooManySlices { given, max });
+    }
+    match same_pd {
+        true => Ok(()),
+        false => Err(PostError::OtherProtectionDomain),
     }
 }

@@ -8,10 +8,11 @@
 
 use crate::buffer::Extent;
 use crate::cq::{CompletionQueue, CqError, Reservation};
-use crate::outstanding::{SharedReceives, WorkId};
+use crate::outstanding::SharedReceives;
 use crate::pd::ProtectionDomain;
 use crate::wait::lock;
 use crate::work::{PostError, ReceiveRequest};
+use crate::work_ring::WorkId;
 use std::sync::{Arc, Mutex, Weak};
 use urxe_driver as driver;
 use urxe_driver::srq::{SrqAttr, SrqChange, SrqError};
@@ -208,7 +209,8 @@ impl SharedReceiveQueue {
     /// See [`PostError`].
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         let inner = &*self.0;
-        request.check(inner.pd.driver().id(), inner.attr.max_sge)?;
+        let pd = inner.pd.driver().id();
+        request.memory.check(pd, inner.attr.max_sge)?;
         let elements = request.memory.elements(Extent::Capacity);
         let added = inner.outstanding.add(request.wr_id, request.memory);
         let id = added.map_err(|_| PostError::QueueFull {

@@ -3,8 +3,8 @@
 
 use crate::buffer::{Extent, LocalBuffer};
 use crate::mr::{LocalSlice, LocalWord, RemoteRegion, RemoteWord};
-use crate::outstanding::Kind;
 use crate::slices::{Memory, SliceList};
+use crate::work_ring::Kind;
 
 pub use crate::post_error::PostError;
 use urxe_driver::qp::QpCap;
@@ -185,10 +185,16 @@ impl<const N: usize> From<[LocalSlice; N]> for ScatterList {
 #[derive(Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct SendRequest<'a> {
+    pub(crate) operation: SendOperation<'a>,
+    pub(crate) memory: Memory,
+}
+
+/// A [`SendRequest`] without its memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendOperation<'a> {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) flags: SendFlags,
-    pub(crate) memory: Memory,
     /// Inline data, in place of the memory.
     pub(crate) inline: Option<&'a [u8]>,
     /// The length of the peer's memory that it may access.
@@ -205,23 +211,22 @@ impl<'a> SendRequest<'a> {
             SendData::Buffer(buffer) => (Memory::Buffer(buffer), None),
             SendData::Inline(bytes) => (Memory::default(), Some(bytes)),
         };
-        SendRequest {
+        let operation = SendOperation {
             wr_id: 0,
             op,
             flags: SendFlags::SIGNALED,
-            memory,
             inline,
             remote,
             window_pd: None,
-        }
+        };
+        SendRequest { operation, memory }
     }
 
     /// A bind or invalidation of a memory window; `slice` is the memory to bind it to.
     pub(crate) fn on_window(op: SendOp, slice: SendData<'a>, pd: u64) -> Self {
-        SendRequest {
-            window_pd: Some(pd),
-            ..Self::new(op, slice, None)
-        }
+        let mut request = Self::new(op, slice, None);
+        request.operation.window_pd = Some(pd);
+        request
     }
 
     /// Sends a message into the peer's next receive. (`IBV_WR_SEND`.)
@@ -460,7 +465,7 @@ impl<'a> SendRequest<'a> {
     /// ```
     #[inline]
     pub fn id(mut self, wr_id: u64) -> Self {
-        self.wr_id = wr_id;
+        self.operation.wr_id = wr_id;
         self
     }
 
@@ -484,7 +489,7 @@ impl<'a> SendRequest<'a> {
     /// ```
     #[inline]
     pub fn fence(mut self) -> Self {
-        self.flags |= SendFlags::FENCE;
+        self.operation.flags |= SendFlags::FENCE;
         self
     }
 
@@ -508,7 +513,7 @@ impl<'a> SendRequest<'a> {
     /// ```
     #[inline]
     pub fn solicited(mut self) -> Self {
-        self.flags |= SendFlags::SOLICITED;
+        self.operation.flags |= SendFlags::SOLICITED;
         self
     }
 
@@ -530,10 +535,24 @@ impl<'a> SendRequest<'a> {
     /// ```
     #[inline]
     pub fn unsignaled(mut self) -> Self {
-        self.flags -= SendFlags::SIGNALED;
+        self.operation.flags -= SendFlags::SIGNALED;
         self
     }
 
+    /// Makes a completion in any case.
+    pub(crate) fn signaled(mut self) -> Self {
+        self.operation.flags |= SendFlags::SIGNALED;
+        self
+    }
+
+    /// Checks it against the protection domain and the capacity of a queue pair.
+    #[inline(always)]
+    pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
+        self.operation.check(&self.memory, pd, cap)
+    }
+}
+
+impl SendOperation<'_> {
     /// How it completes, if no future awaits it.
     pub(crate) fn kind(&self) -> Kind {
         match self.flags.contains(SendFlags::SIGNALED) {
@@ -542,24 +561,18 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes a completion in any case.
-    pub(crate) fn signaled(mut self) -> Self {
-        self.flags |= SendFlags::SIGNALED;
-        self
-    }
-
-    /// Checks it against the protection domain and the capacity of a queue pair.
-    #[inline]
-    pub(crate) fn check(&self, pd: u64, cap: &QpCap) -> Result<(), PostError> {
+    /// Checks it, with the memory of its request, against the protection domain and the capacity of
+    /// a queue pair.
+    #[inline(always)]
+    fn check(&self, memory: &Memory, pd: u64, cap: &QpCap) -> Result<(), PostError> {
         if self.window_pd.is_some_and(|window| window != pd) {
             return Err(PostError::OtherProtectionDomain);
         }
-        let max_sge = match self.op.is_local() {
+        if self.op.is_local() {
             // The memory that a window is bound to is not message data.
-            true => u32::MAX,
-            false => cap.max_send_sge,
-        };
-        self.memory.check(pd, max_sge)?;
+            return memory.check(pd, u32::MAX);
+        }
+        memory.check(pd, cap.max_send_sge)?;
         let given = match self.inline {
             Some(bytes) if bytes.len() > cap.max_inline as usize => {
                 return Err(PostError::TooMuchInline {
@@ -568,8 +581,7 @@ impl<'a> SendRequest<'a> {
                 });
             }
             Some(bytes) => bytes.len() as u64,
-            None if self.op.is_local() => 0,
-            None => self.memory.len(Extent::Length),
+            None => memory.len(Extent::Length),
         };
         if given > MAX_MESSAGE {
             return Err(PostError::TooLong { given });
@@ -663,11 +675,5 @@ impl ReceiveRequest {
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
-    }
-
-    /// Checks it against the protection domain and the maximum slices of a queue.
-    #[inline]
-    pub(crate) fn check(&self, pd: u64, max_sge: u32) -> Result<(), PostError> {
-        self.memory.check(pd, max_sge)
     }
 }

@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::error::BuildError;
+use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::endpoint::{ConnectOptions, Endpoint};
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
@@ -91,6 +92,20 @@ pub struct PreparedQueuePair {
 }
 
 impl PreparedQueuePair {
+    /// The protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// let qp = pd.queue_pair(&cq, &cq).build()?;
+    /// qp.post_receive(ReceiveRequest::into(qp.pd().buffer(4096)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn pd(&self) -> &crate::ProtectionDomain {
+        &self.core.pd
+    }
+
     /// The queue pair number.
     ///
     /// ```
@@ -290,6 +305,47 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
+    /// The protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let qp = b.into_queue_pair();
+    /// qp.post_receive(ReceiveRequest::into(qp.pd().buffer(4096)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn pd(&self) -> &crate::ProtectionDomain {
+        &self.core.pd
+    }
+
+    /// The completion queue of the sends.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// let memory = b.pd().register(8, RemoteAccess::WRITE)?;
+    /// a.post_send(SendRequest::write(b"hello", &memory.remote()))?;
+    /// a.send_cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn send_cq(&self) -> &CompletionQueue {
+        self.core.send_cq()
+    }
+
+    /// The completion queue of the receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// let (a, b) = urxe::testing::pair()?;
+    /// b.post_receive(ReceiveRequest::into(b.pd().buffer(64)?))?;
+    /// a.post_send(SendRequest::send(b"hello"))?;
+    /// assert_eq!(b.recv_cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn recv_cq(&self) -> &CompletionQueue {
+        self.core.recv_cq()
+    }
+
     /// The queue pair number.
     ///
     /// ```

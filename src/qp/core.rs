@@ -3,13 +3,16 @@
 
 use super::destination::Destination;
 use super::error::BuildError;
+use crate::buffer::Extent;
 use crate::cq::{CompletionQueue, Reservation};
 use crate::mr::RemoteAccess;
-use crate::outstanding::{Kind, Outstanding, Ring, WorkId};
+use crate::outstanding::Outstanding;
 use crate::pd::ProtectionDomain;
 use crate::slices::Memory;
 use crate::srq::Attachment;
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
+use crate::work_ring::{Kind, Ring, WorkId};
+use std::mem;
 use std::sync::Arc;
 use urxe_driver as driver;
 use urxe_driver::qp::{ModifyError, Posting};
@@ -42,24 +45,6 @@ pub(super) struct Core {
     /// The entries reserved in the completion queues, which it keeps alive: that of sends and that
     /// of receives.
     pub(super) reservations: [Reservation; 2],
-}
-
-/// A work request that was not posted. Dropping it may deregister memory, so it must not be dropped
-/// while a lock is held.
-pub(super) enum Refused<R> {
-    /// The queue is full; it has this capacity.
-    Full(u32, R),
-    /// It cannot be posted.
-    Invalid(PostError, Memory),
-}
-
-impl<R> From<Refused<R>> for PostError {
-    fn from(refused: Refused<R>) -> Self {
-        match refused {
-            Refused::Full(capacity, _) => PostError::QueueFull { capacity },
-            Refused::Invalid(error, _) => error,
-        }
-    }
 }
 
 impl Core {
@@ -100,46 +85,52 @@ impl Core {
 
     #[inline(always)]
     pub(super) fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        self.post_one_receive(request, Kind::Signaled)?;
+        let mut refused = Memory::default();
+        self.post_one_receive(request, Kind::Signaled, &mut refused)?;
+        // It is empty, for which a drop would test.
+        mem::forget(refused);
         Ok(())
     }
 
-    /// Posts a receive, for a future if it is awaited.
-    // Inlined, since a move of the request costs as much as a lock.
+    /// Posts a receive, for a future if it is awaited. On an error the memory is stored in
+    /// `refused`, which must be empty. [`PostError::QueueFull`] means that there is no room yet.
+    // Inlined, with the request by value and without its memory in the result, since a move of it
+    // costs as much as a lock.
     #[inline(always)]
     pub(super) fn post_one_receive(
         &self,
         request: ReceiveRequest,
         kind: Kind,
-    ) -> Result<WorkId, Refused<ReceiveRequest>> {
-        let cap = self.qp.cap();
-        // The lock is released before the buffers of a rejected request are dropped.
+        refused: &mut Memory,
+    ) -> Result<WorkId, PostError> {
         let Some(mut ring) = self.outstanding.own_receives() else {
-            let error = urxe_proto::queue::PostError::SharedReceives;
-            return Err(Refused::Invalid(error.into(), request.memory));
+            *refused = request.memory;
+            return Err(urxe_proto::queue::PostError::SharedReceives.into());
         };
-        if let Err(error) = request.check(self.pd.driver().id(), cap.max_recv_sge) {
-            return Err(Refused::Invalid(error, request.memory));
+        let max_sge = self.qp.cap().max_recv_sge;
+        if let Err(error) = request.memory.check(self.pd.driver().id(), max_sge) {
+            *refused = request.memory;
+            return Err(error);
         }
+        let elements = request.memory.elements(Extent::Capacity);
         if ring.is_full() {
-            return Err(Refused::Full(cap.max_recv_wr, request));
+            *refused = request.memory;
+            let capacity = ring.capacity();
+            return Err(PostError::QueueFull { capacity });
         }
-        let entry = ring.push(request.wr_id, request.memory, kind);
-        let id = entry.id();
+        let id = ring.push(request.wr_id, request.memory, kind);
         if kind == Kind::Awaited {
             self.recv_cq().tasks().register(id.to_driver());
         }
-        let elements = entry.memory.elements(entry.extent());
         match self.qp.post_receive(id.to_driver(), &elements) {
             Ok(()) => Ok(id),
             Err(error) => {
-                let newest = ring.pop_newest();
+                take_back(&mut ring, refused);
                 drop(ring);
                 if kind == Kind::Awaited {
                     self.recv_cq().tasks().remove(id.to_driver());
                 }
-                let memory = newest.map(|entry| entry.memory).unwrap_or_default();
-                Err(Refused::Invalid(error.into(), memory))
+                Err(error.into())
             }
         }
     }
@@ -151,33 +142,35 @@ impl Core {
         request: SendRequest<'_>,
         to: Option<&Destination>,
     ) -> Result<(), PostError> {
-        let kind = request.kind();
-        self.post_one_send(request, to, kind)?;
+        let mut refused = Memory::default();
+        let kind = request.operation.kind();
+        self.post_one_send(request, to, kind, &mut refused)?;
+        // It is empty, for which a drop would test.
+        mem::forget(refused);
         Ok(())
     }
 
-    /// Posts one work request, for a future if it is awaited.
-    // Inlined, since a move of the request costs as much as a lock.
+    /// Posts one work request, for a future if it is awaited. On an error the memory is stored in
+    /// `refused`, which must be empty. [`PostError::QueueFull`] means that there is no room yet.
+    // See `post_one_receive` for the arguments.
     #[inline(always)]
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refused request must not cost an allocation"
-    )]
-    pub(super) fn post_one_send<'r>(
+    pub(super) fn post_one_send(
         &self,
-        request: SendRequest<'r>,
+        request: SendRequest<'_>,
         to: Option<&Destination>,
         kind: Kind,
-    ) -> Result<WorkId, Refused<SendRequest<'r>>> {
+        refused: &mut Memory,
+    ) -> Result<WorkId, PostError> {
         if let Err(error) = request.check(self.pd.driver().id(), &self.qp.cap()) {
-            return Err(Refused::Invalid(error, request.memory));
+            *refused = request.memory;
+            return Err(error);
         }
         let mut ring = self.outstanding.sends();
         let mut posting = self.qp.start_posting();
-        let posted = self.post(&mut ring, &mut posting, request, to, kind);
-        // Other threads may poll completions while the packets are transmitted.
+        let posted = self.post(&mut ring, &mut posting, request, to, kind, refused);
+        // Other threads may poll completions while the packets are transmitted, when `posting` is
+        // dropped.
         drop(ring);
-        drop(posting);
         posted
     }
 
@@ -190,68 +183,64 @@ impl Core {
         let (pd, cap) = (self.pd.driver().id(), self.qp.cap());
         // Collected first: the caller's iterator must not run while the locks of posting are held.
         let mut checked = Vec::new();
-        let mut invalid = None;
+        let mut result = Ok(());
         for request in requests {
-            if let Err(error) = request.check(pd, &cap) {
-                invalid = Some(error);
+            result = request.check(pd, &cap);
+            if result.is_err() {
                 break;
             }
             checked.push(request);
         }
         let mut posted = 0;
-        let mut refused = None;
+        let mut refused = Memory::default();
         let mut requests = checked.into_iter();
         let mut ring = self.outstanding.sends();
         let mut posting = self.qp.start_posting();
         for request in &mut requests {
-            let kind = request.kind();
-            match self.post(&mut ring, &mut posting, request, to, kind) {
+            let kind = request.operation.kind();
+            match self.post(&mut ring, &mut posting, request, to, kind, &mut refused) {
                 Ok(_) => posted += 1,
                 Err(error) => {
-                    refused = Some(error);
+                    result = Err(error);
                     break;
                 }
             }
         }
         drop(ring);
         drop(posting);
-        match refused.map(PostError::from).or(invalid) {
-            Some(source) => Err(BatchError { posted, source }),
-            None => Ok(()),
-        }
+        result.map_err(|source| BatchError { posted, source })
     }
 
-    /// Posts a checked work request.
+    /// Posts a checked work request. On an error the memory is stored in `refused`.
     #[inline(always)]
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refused request must not cost an allocation"
-    )]
-    fn post<'r>(
+    fn post(
         &self,
         ring: &mut Ring,
         posting: &mut Posting<'_>,
-        request: SendRequest<'r>,
+        request: SendRequest<'_>,
         to: Option<&Destination>,
         kind: Kind,
-    ) -> Result<WorkId, Refused<SendRequest<'r>>> {
+        refused: &mut Memory,
+    ) -> Result<WorkId, PostError> {
         if ring.is_full() {
-            return Err(Refused::Full(self.qp.cap().max_send_wr, request));
+            *refused = request.memory;
+            let capacity = ring.capacity();
+            return Err(PostError::QueueFull { capacity });
         }
-        let entry = ring.push(request.wr_id, request.memory, kind);
-        let id = entry.id();
+        let elements = request.memory.elements(Extent::Length);
+        let operation = &request.operation;
+        let id = ring.push(operation.wr_id, request.memory, kind);
         if kind == Kind::Awaited {
             self.send_cq().tasks().register(id.to_driver());
         }
-        let elements = entry.memory.elements(entry.extent());
-        let payload = match request.inline {
+        let payload = match operation.inline {
             Some(bytes) => Payload::Inline(bytes),
             None => Payload::Sges(&elements),
         };
         let wr = SendWr {
             wr_id: id.to_driver(),
-            op: request.op,
-            flags: request.flags,
+            op: operation.op,
+            flags: operation.flags,
             payload,
             dest: None,
         };
@@ -265,11 +254,19 @@ impl Core {
                 if kind == Kind::Awaited {
                     self.send_cq().tasks().remove(id.to_driver());
                 }
-                let newest = ring.pop_newest();
-                let memory = newest.map(|entry| entry.memory).unwrap_or_default();
-                Err(Refused::Invalid(error.into(), memory))
+                take_back(ring, refused);
+                Err(error.into())
             }
         }
+    }
+}
+
+/// Takes the memory of the newest work request, which could not be posted.
+#[cold]
+#[inline(never)]
+fn take_back(ring: &mut Ring, refused: &mut Memory) {
+    if let Some(newest) = ring.pop_newest() {
+        *refused = newest.memory;
     }
 }
 

@@ -4,6 +4,7 @@
 use super::core::Core;
 use super::destination::{DatagramAddress, Destination};
 use super::error::BuildError;
+use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::work::{BatchError, PostError, ReceiveRequest, SendRequest};
 use urxe_driver as driver;
@@ -51,6 +52,54 @@ pub struct DatagramQueuePair {
 }
 
 impl DatagramQueuePair {
+    /// The protection domain.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// a.post_receive(ReceiveRequest::into(a.pd().buffer(GRH_BYTES + 64)?))?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn pd(&self) -> &crate::ProtectionDomain {
+        &self.core.pd
+    }
+
+    /// The completion queue of sends.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello"))?;
+    /// a.send_cq().wait()?.result?;
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn send_cq(&self) -> &CompletionQueue {
+        self.core.send_cq()
+    }
+
+    /// The completion queue of receives.
+    ///
+    /// ```
+    /// # use urxe::prelude::*;
+    /// # let context = urxe::device("urxe_lo")?.open()?;
+    /// # let (pd, cq) = (context.pd(), context.completion_queue()?);
+    /// # let qp = || pd.queue_pair(&cq, &cq).build_datagram(QKey(7));
+    /// # let (a, b) = (qp()?, qp()?);
+    /// b.post_receive(ReceiveRequest::into(pd.buffer(GRH_BYTES + 64)?))?;
+    /// a.post_send(&a.destination(&b.address())?, SendRequest::send(b"hello").unsignaled())?;
+    /// assert_eq!(b.recv_cq().wait()?.data()?, b"hello");
+    /// # Ok::<(), urxe::Error>(())
+    /// ```
+    pub fn recv_cq(&self) -> &CompletionQueue {
+        self.core.recv_cq()
+    }
+
     pub(super) fn start(core: Core, qkey: QKey) -> Result<Self, BuildError> {
         let gid = core.gid(&core.pd.context().device())?;
         let mut attr = QpAttr {

@@ -63,7 +63,13 @@ mod moderation;
 #[path = "../../../driver/src/semaphore_queue.rs"]
 mod semaphore_queue;
 
-#[allow(dead_code, reason = "the models have no queues that are full")]
+#[allow(dead_code, reason = "the models count no blocks")]
+#[path = "../../../src/free_list.rs"]
+mod free_list;
+#[allow(
+    dead_code,
+    reason = "the models have no tasks that wait for room, and count no shared receives"
+)]
 #[path = "../../../src/outstanding.rs"]
 mod outstanding;
 #[path = "../../../driver/src/queues/qp/receive_ring.rs"]
@@ -75,20 +81,13 @@ mod receive_ring;
 )]
 #[path = "../../../src/tasks.rs"]
 mod tasks;
+#[allow(dead_code, reason = "the models have no queues that are full")]
+#[path = "../../../src/work_ring.rs"]
+mod work_ring;
 
 /// The memory of work requests in the Rust API, with owners that the models count.
 mod slices {
     pub(crate) use crate::ownership::Memory;
-}
-
-/// The buffers of the Rust API.
-mod buffer {
-    /// The part of a buffer that a work request uses.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) enum Extent {
-        Length,
-        Capacity,
-    }
 }
 
 /// The driver's path of the modules that completion queues use.

@@ -1,5 +1,6 @@
 //! Futures of the Rust API: each task that waits for a completion, or for room, is woken.
 
+use crate::free_list::FreeList;
 use crate::sync::lock;
 use crate::system::{check, join, thread};
 use crate::tasks::{RoomWaiters, Tasks};
@@ -198,8 +199,14 @@ impl WorkQueue {
         !std::mem::replace(&mut *lock(&self.is_full), true)
     }
 
-    /// Models `CompletionQueue::take` and `deliver`.
+    /// Models `CompletionQueue::poll`: a completion is handled at once if no task waits for room.
     fn complete(&self) {
+        let mut is_full = lock(&self.is_full);
+        if !self.room.any() {
+            *is_full = false;
+            return;
+        }
+        drop(is_full);
         *lock(&self.is_full) = false;
         if self.room.any() {
             self.room.notify(1);
@@ -238,5 +245,64 @@ pub fn tasks_wait_for_room_without_a_lost_wake_up() {
         post(&queue);
         join(other);
         join(driver);
+    });
+}
+
+/// A pool with one block, which another thread has.
+fn pool() -> Arc<FreeList> {
+    let pool = Arc::new(FreeList::new(vec![7]));
+    assert_eq!(pool.take(), Some(7));
+    pool
+}
+
+/// Models `BufferPool::acquire`, and the drop of the buffer.
+fn take_and_put(pool: &FreeList) {
+    let mut ticket = None;
+    let block = run(|waker| pool.poll_take(&mut ticket, waker));
+    assert_eq!((block, ticket), (7, None));
+    pool.put(block);
+}
+
+/// Two tasks wait for the block; each returns it.
+pub fn tasks_wait_for_a_block_without_a_lost_wake_up() {
+    check(2, || {
+        let pool = pool();
+        let other = thread(&pool, take_and_put);
+        let holder = thread(&pool, |pool| pool.put(7));
+        take_and_put(&pool);
+        join(other);
+        join(holder);
+    });
+}
+
+/// A task drops its future after the first poll: it may have been woken for the block.
+pub fn task_that_stops_waiting_passes_the_block_on() {
+    check(2, || {
+        let pool = pool();
+        let other = thread(&pool, take_and_put);
+        let holder = thread(&pool, |pool| pool.put(7));
+        let mut ticket = None;
+        match pool.poll_take(&mut ticket, Waker::noop()) {
+            Poll::Ready(block) => pool.put(block),
+            Poll::Pending => pool.leave(ticket.expect("it waits")),
+        }
+        join(other);
+        join(holder);
+    });
+}
+
+/// A thread takes the block before the task that was woken for it.
+pub fn task_waits_again_for_a_block_that_a_thread_took() {
+    check(2, || {
+        let pool = pool();
+        let holder = thread(&pool, |pool| pool.put(7));
+        let thief = thread(&pool, |pool| {
+            if let Some(block) = pool.take() {
+                pool.put(block);
+            }
+        });
+        take_and_put(&pool);
+        join(holder);
+        join(thief);
     });
 }

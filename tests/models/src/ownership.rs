@@ -1,9 +1,10 @@
 //! Outstanding work requests of the Rust API: each owns its memory until its completion, which
 //! returns the memory once.
 
-use crate::outstanding::{Completed, Kind, Outstanding, SharedReceives, WorkId, WorkQueue};
+use crate::outstanding::{Outstanding, SharedReceives};
 use crate::sync::{Mutex, lock};
 use crate::system::{check, join, thread};
+use crate::work_ring::{Completed, Kind, WorkId, WorkQueue};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,15 +38,12 @@ impl Released {
 }
 
 fn post(pair: &Outstanding, number: usize, memory: Memory, kind: Kind) -> WorkId {
-    pair.sends().push(number as u64, memory, kind).id()
+    pair.sends().push(number as u64, memory, kind)
 }
 
 /// Models a poll of the Rust API's completion queue that has taken a completion.
 fn poll(pair: &Outstanding, id: WorkId) -> Option<Completed> {
-    match pair.complete_oldest(id) {
-        Some(entry) => Some(entry.into()),
-        None => pair.complete(id, true),
-    }
+    (pair.complete_oldest(id, Completed::from)).or_else(|| pair.complete(id, true))
 }
 
 /// The numbers of the work requests that a completion ends.
@@ -84,7 +82,7 @@ pub fn posted_work_request_is_found_by_its_completion() {
         let poster = thread(&pair, move |pair| {
             for (number, memory) in memory.into_iter().enumerate() {
                 let mut ring = pair.sends();
-                let id = ring.push(number as u64, memory, Kind::Signaled).id();
+                let id = ring.push(number as u64, memory, Kind::Signaled);
                 lock(&driver).push_back(id);
             }
         });

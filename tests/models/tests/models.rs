@@ -39,6 +39,9 @@ models! {
         dropped_operation_leaves_the_other_to_complete,
         operation_found_by_a_polling_thread_leaves_the_other_to_complete,
         tasks_wait_for_room_without_a_lost_wake_up,
+        tasks_wait_for_a_block_without_a_lost_wake_up,
+        task_that_stops_waiting_passes_the_block_on,
+        task_waits_again_for_a_block_that_a_thread_took,
     }
     ownership {
         polled_work_requests_are_returned_once,
