@@ -14,9 +14,10 @@ const INTRODUCTION: &str = "\
 settings, on one host and on two, and judges it by its exit status and by its output. Hosts are
 namespaces that a bridge connects; each has a network, processes and shared memory of its own. Each
 process that uses verbs runs under `urxe run`. A run passes only if urxe writes nothing to standard
-error.
+error. Times and rates in a result are those of one run on a machine that did other work too;
+[PERFORMANCE.md](PERFORMANCE.md) has measurements.
 
-`cargo xtask ecosystem NAME` runs one program. The commands are in `xtask/src/ecosystem`, and their
+`cargo xtask ecosystem NAME` runs one program, and `--again` those that failed. The commands are in `xtask/src/ecosystem`, and their
 output is in `target/ecosystem`. [CLUSTERS.md](CLUSTERS.md) shows how to start programs on more hosts.
 ";
 
