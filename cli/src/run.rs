@@ -207,6 +207,7 @@ impl Options {
     fn into_variables(
         self,
         program: Option<&Path>,
+        arguments: &[OsString],
         search_path: &OsStr,
     ) -> Result<Vec<sysfs::Variable>, String> {
         if let Some(selection) = &self.devices {
@@ -216,7 +217,9 @@ impl Options {
         // The object that is added last comes first: rsockets interposes functions of the C
         // library.
         let preloads = match self.preload {
-            Preload::Auto => program.is_some_and(|it| vendored::is_used_by(it, search_path)),
+            Preload::Auto => {
+                program.is_some_and(|it| vendored::is_used_by_command(it, arguments, search_path))
+            }
             Preload::Yes => true,
             Preload::No => false,
         };
@@ -267,7 +270,7 @@ fn execute(
             program.display()
         );
     }
-    let variables = match options.into_variables(found.as_deref(), &search_path) {
+    let variables = match options.into_variables(found.as_deref(), rest, &search_path) {
         Ok(variables) => variables,
         Err(error) => {
             eprintln!("{own_name}: {error}");

@@ -8,11 +8,14 @@
 //! refuse to start then: those with AddressSanitizer, for one.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use rustix::fs::{Access, access};
 
 use crate::launch::{NAMES, SEARCH_PATH};
 use crate::{elf, which};
@@ -23,9 +26,21 @@ const MAX_SCRIPTS: usize = 4;
 /// The longest first line of a script that the kernel reads.
 const SCRIPT_LINE: usize = 256;
 
-/// Returns whether a program, or the packages of its Python, have such a copy. `search_path` is that
-/// of the program.
-pub fn is_used_by(program: &Path, search_path: &OsStr) -> bool {
+/// Returns whether a command runs a program with such a copy: its own, or one that a launcher such
+/// as `strace` or `mpirun` starts, whose name is an argument. `search_path` is that of the program.
+pub fn is_used_by_command(program: &Path, arguments: &[OsString], search_path: &OsStr) -> bool {
+    let launched = arguments.iter().filter_map(|word| {
+        let found = which::find_program(word)?;
+        let is_program = found.is_file() && access(&found, Access::EXEC_OK).is_ok();
+        is_program.then_some(found)
+    });
+    iter::once(program.to_owned())
+        .chain(launched)
+        .any(|program| is_used_by(&program, search_path))
+}
+
+/// Returns whether a program, or the packages of its Python, have such a copy.
+fn is_used_by(program: &Path, search_path: &OsStr) -> bool {
     let chain = interpreters(program.to_owned());
     let links = (chain.last()).is_some_and(|program| links_copy(program, search_path));
     let python = chain.iter().find(|program| is_python(program));
@@ -229,6 +244,10 @@ mod tests {
                 assert_eq!(is_used, copy.is_some(), "{copy:?}");
             }
             assert!(!is_used_by(&shell, OsStr::new("")));
+            // By a launcher, whose other arguments are options and files.
+            let words = ["-f", "-o", "out", &python.to_string_lossy(), "program.py"];
+            let is_used = is_used_by_command(&shell, &words.map(OsString::from), OsStr::new(""));
+            assert_eq!(is_used, copy.is_some(), "{copy:?}");
             if let Some(copy) = copy {
                 fs::remove_file(copy).expect("own file");
             }

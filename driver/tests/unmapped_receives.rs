@@ -1,4 +1,5 @@
-//! Receives whose memory the program has unmapped before it deregisters it.
+//! Receives whose memory the program has unmapped before it deregisters it. Here it is read-only
+//! instead: a write fails in the same way.
 
 mod common;
 
@@ -19,8 +20,8 @@ fn datagram_for_unmapped_memory_is_discarded() {
     let from = Buffer::new(&a.pd, 64, ALL);
     let map = MmapMut::map_anon(LEN).unwrap();
     let addr = map.as_ptr().expose_provenance() as u64;
-    // SAFETY: the program's error that is tested: the memory is unmapped while it is registered. No
-    // mapping takes its place: this is the only test of its process, and maps nothing more.
+    // SAFETY: the program's error that is tested: the memory is made read-only while it is registered
+    // for writing. It stays mapped until it is deregistered, so that no other mapping takes its place.
     let mr = unsafe { Mr::register(&b.pd, addr, LEN as u64, addr, ALL) }.unwrap();
     let receive = Sge {
         addr,
@@ -28,7 +29,7 @@ fn datagram_for_unmapped_memory_is_discarded() {
         lkey: mr.lkey(),
     };
     b.qp.post_receive(1, &[receive]).unwrap();
-    drop(map);
+    let map = map.make_read_only().unwrap();
     let handle = handle(&a, &b);
     let dest = Destination {
         handle: &handle,
@@ -51,4 +52,49 @@ fn datagram_for_unmapped_memory_is_discarded() {
     }
     assert_eq!(b.completion().status, WcStatus::Success);
     drop(mr);
+    drop(map);
+}
+
+/// UCX destroys the queue pair of a UD interface after it has freed the memory of its receives. The
+/// call itself receives what has arrived.
+#[test]
+fn datagrams_for_unmapped_memory_are_discarded_by_the_call_that_ends_their_queue_pair() {
+    const LEN: usize = 4096;
+    for _ in 0..20 {
+        let (a, b) = (datagrams(), datagrams());
+        let from = Buffer::new(&a.pd, 64, ALL);
+        let map = MmapMut::map_anon(LEN).unwrap();
+        let addr = map.as_ptr().expose_provenance() as u64;
+        // SAFETY: the program's error that is tested: the memory is made read-only while it is
+        // registered for writing. It stays mapped until it is deregistered.
+        let mr = unsafe { Mr::register(&b.pd, addr, LEN as u64, addr, ALL) }.unwrap();
+        let receive = Sge {
+            addr,
+            length: LEN as u32,
+            lkey: mr.lkey(),
+        };
+        for number in 0..64 {
+            b.qp.post_receive(number, &[receive]).unwrap();
+        }
+        let map = map.make_read_only().unwrap();
+        let handle = handle(&a, &b);
+        let dest = Destination {
+            handle: &handle,
+            qpn: b.qp.qpn(),
+            qkey: QKEY,
+        };
+        let wr = SendWr {
+            wr_id: 100,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&[from.sge(0, 64)]),
+            dest: None,
+        };
+        for _ in 0..64 {
+            a.qp.start_posting().post_to(&wr, &dest).unwrap();
+        }
+        b.qp.destroy();
+        drop(mr);
+        drop(map);
+    }
 }

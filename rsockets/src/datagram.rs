@@ -9,9 +9,10 @@ use crate::data::{Sink, Source};
 use crate::error::Error;
 use crate::service::{self, Datagrams, Service};
 use crate::settings::{Settings, defaults};
+use crate::stream::Ready;
 use crate::sync::lock;
-use crate::wait::{Waitable, Waiters};
-use crate::watch::Watchers;
+use crate::wait::{Progress, Waitable, Waiters};
+use crate::watch::{Signals, Watchers};
 use link::{Arrived, DatagramLink, SLOT};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -88,6 +89,14 @@ impl Waitable for State {
         changed
     }
 
+    fn progress(&self) -> Progress {
+        Progress {
+            unread: self.arrived.len(),
+            can_send: self.can_send(),
+            ..Progress::default()
+        }
+    }
+
     fn arm(&self) {
         for link in self.links.values() {
             link.arm();
@@ -134,6 +143,11 @@ impl DatagramSocket {
     /// Returns the socket's number.
     pub fn number(&self) -> RawFd {
         self.udp.as_raw_fd()
+    }
+
+    /// Returns whether the socket belongs to the process that forked this one, which cannot use it.
+    pub fn is_inherited(&self) -> bool {
+        self.process != process::id()
     }
 
     /// Returns the UDP socket, for options and for receiving introductions.
@@ -330,20 +344,27 @@ impl DatagramSocket {
             }
         }
         let (_, most) = state.settings.of_datagrams();
+        let mut new = Signals::default();
         if introduction.data && state.arrived.len() < usize::from(most) {
             state.arrived.push_back(Received::Here(from, data.to_vec()));
+            new = Signals::INPUT;
         }
-        drop(state);
-        self.waiters.interrupt(&cq);
+        self.waiters.interrupt(&cq, new);
         Ok(())
     }
 
-    /// Returns whether the socket is ready to receive, and to send.
-    pub fn ready(&self) -> (bool, bool) {
+    /// Returns the readiness.
+    pub fn ready(&self) -> Ready {
         let mut state = lock(&self.state);
         self.register(&mut state);
         self.waiters.process(&mut *state);
-        (!state.arrived.is_empty(), state.can_send())
+        Ready {
+            readable: !state.arrived.is_empty(),
+            has_data: !state.arrived.is_empty(),
+            writable: state.can_send(),
+            signals: self.waiters.signals(),
+            ..Ready::default()
+        }
     }
 
     /// Enables notifications and calls `with` with the descriptor that becomes readable on a
@@ -360,7 +381,7 @@ impl DatagramSocket {
 
     /// Closes the socket after all datagrams were sent.
     pub fn close(&self) {
-        if self.process != process::id() {
+        if self.is_inherited() {
             // As for streams: in a forked child the objects belong to the parent.
             std::mem::forget(self.me.upgrade());
             return;

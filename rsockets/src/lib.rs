@@ -22,11 +22,13 @@ mod wait;
 pub mod watch;
 
 use std::collections::HashMap;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use datagram::DatagramSocket;
+use stream::Ready;
 pub use stream::StreamSocket;
+use watch::Watchers;
 
 /// A socket of either type.
 #[derive(Clone, Debug)]
@@ -35,6 +37,51 @@ pub enum Socket {
     Stream(Arc<StreamSocket>),
     /// A datagram socket.
     Datagram(Arc<DatagramSocket>),
+}
+
+impl Socket {
+    /// Returns whether it belongs to the process that forked this one, which cannot use it.
+    pub fn is_inherited(&self) -> bool {
+        match self {
+            Socket::Stream(stream) => stream.is_inherited(),
+            Socket::Datagram(datagrams) => datagrams.is_inherited(),
+        }
+    }
+
+    /// Returns the readiness.
+    pub fn ready(&self) -> Ready {
+        match self {
+            Socket::Stream(stream) => stream.ready(),
+            Socket::Datagram(datagrams) => datagrams.ready(),
+        }
+    }
+
+    /// Returns the threads that wait for several sockets including this one.
+    pub fn watchers(&self) -> &Arc<Watchers> {
+        match self {
+            Socket::Stream(stream) => &stream.watchers,
+            Socket::Datagram(datagrams) => &datagrams.watchers,
+        }
+    }
+
+    /// Enables notifications. Returns the descriptor that becomes readable on a change, `None` if
+    /// only the watchers are woken.
+    pub fn arm(&self) -> Option<RawFd> {
+        match self {
+            // The descriptor of a listener is readable while it has connections, new or not.
+            Socket::Stream(stream) if stream.is_listening() => None,
+            Socket::Stream(stream) => Some(stream.arm(|fd| fd.as_raw_fd())),
+            Socket::Datagram(datagrams) => Some(datagrams.arm(|fd| fd.as_raw_fd())),
+        }
+    }
+
+    /// Clears the readiness of the descriptor of [`Socket::arm`].
+    pub fn clear(&self) {
+        match self {
+            Socket::Stream(stream) => stream.clear(),
+            Socket::Datagram(datagrams) => datagrams.clear(),
+        }
+    }
 }
 
 static SOCKETS: RwLock<Option<HashMap<RawFd, Socket>>> = RwLock::new(None);

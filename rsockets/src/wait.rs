@@ -5,10 +5,10 @@
 use crate::error::Error;
 use crate::settings::defaults;
 use crate::sync::lock;
-use crate::watch::Watchers;
+use crate::watch::{Signals, Watchers};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use urxe_driver::{Channel, Cq};
@@ -18,8 +18,22 @@ pub(super) trait Waitable {
     /// Processes completions. Returns whether the state changed.
     fn process(&mut self) -> bool;
 
+    /// Returns what [`Waiters::process`] compares before and after.
+    fn progress(&self) -> Progress;
+
     /// Requests a notification of the next completion.
     fn arm(&self);
+}
+
+/// The part of a state from which new signals follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Progress {
+    /// The messages that the program has not read.
+    pub unread: usize,
+    /// Whether there is room to send.
+    pub can_send: bool,
+    /// The directions in which the connection has ended, and whether it has failed, a bit each.
+    pub ended: u8,
 }
 
 /// The threads that wait for a state behind a mutex.
@@ -29,6 +43,8 @@ pub(super) struct Waiters {
     changed: Condvar,
     /// Whether a thread waits in the driver. Changes only under the mutex.
     in_driver: AtomicBool,
+    /// [`Progress::ended`] at the last signal. Changes only under the mutex.
+    ended: AtomicU8,
     watchers: Arc<Watchers>,
 }
 
@@ -42,6 +58,7 @@ impl Waiters {
             channel: Arc::new(Channel::new()?),
             changed: Condvar::new(),
             in_driver: AtomicBool::new(false),
+            ended: AtomicU8::new(0),
             watchers: Arc::clone(watchers),
         })
     }
@@ -51,25 +68,39 @@ impl Waiters {
         &self.channel
     }
 
-    /// Reports a change other than a completion.
-    pub fn wake(&self) {
+    /// Reports a change other than a completion. The caller holds the lock of the state if the
+    /// change is a new signal.
+    pub fn wake(&self, new: Signals) {
         self.changed.notify_all();
-        self.watchers.notify();
+        self.watchers.signal(new);
     }
 
     /// Reports a change other than a completion, also to a thread that waits in the driver.
-    pub fn interrupt(&self, any: &Arc<Cq>) {
+    pub fn interrupt(&self, any: &Arc<Cq>, new: Signals) {
         self.channel.push(Arc::clone(any));
-        self.wake();
+        self.wake(new);
     }
 
-    /// Processes completions and wakes the waiters on a change.
+    /// Processes completions and wakes the waiters on a change, also on one of the state that the
+    /// caller made before.
     pub fn process(&self, state: &mut impl Waitable) -> bool {
+        let before = state.progress();
         let changed = state.process();
-        if changed {
-            self.wake();
+        let after = state.progress();
+        let ended = self.ended.swap(after.ended, Ordering::Relaxed) != after.ended;
+        if changed || ended {
+            self.wake(Signals {
+                input: u64::from(after.unread > before.unread),
+                output: u64::from(after.can_send && !before.can_send),
+                state: u64::from(ended),
+            });
         }
         changed
+    }
+
+    /// Returns the signals so far. They agree with the state while its lock is held.
+    pub fn signals(&self) -> Signals {
+        self.watchers.signals()
     }
 
     /// Returns the descriptor that becomes readable on a completion, if armed.

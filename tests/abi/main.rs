@@ -29,6 +29,7 @@ mod objects;
 mod outcomes;
 mod rdma_core;
 mod require;
+mod rsocket_epoll;
 mod rsockets;
 mod shared;
 mod signals;

@@ -1,74 +1,12 @@
 /*
  * The API of rsockets: connections, data transfer, polling, shutdown, options.
  */
-#include "program.h"
+#include "rsockets.h"
 
 #include <netinet/tcp.h>
-#include <rdma/rsocket.h>
 #include <signal.h>
-#include <sys/epoll.h>
-
-/* Not in older headers. */
-int repoll_create(int flags);
-int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
-int repoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout);
 
 enum { BIG = 3 << 20 };
-
-static struct sockaddr_in at(uint16_t port)
-{
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port),
-				     .sin_addr = { htonl(INADDR_LOOPBACK) } };
-}
-
-static int listener(struct sockaddr_in *address)
-{
-	socklen_t len = sizeof(*address);
-	int on = 1, fd;
-
-	*address = at(0);
-	MUST((fd = rsocket(AF_INET, SOCK_STREAM, 0)) >= 0);
-	MUST(!rsetsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)));
-	MUST(!rbind(fd, (struct sockaddr *)address, sizeof(*address)));
-	MUST(!rlisten(fd, 8));
-	MUST(!rgetsockname(fd, (struct sockaddr *)address, &len));
-	MUST(len == sizeof(*address) && address->sin_port);
-	return fd;
-}
-
-/* A connection whose both ends are established by one thread. */
-static void make_pair(int pair[2])
-{
-	struct sockaddr_in address, peer;
-	socklen_t len = sizeof(peer);
-	int fd = listener(&address);
-
-	MUST((pair[0] = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP)) >= 0);
-	/* The connection is established before it is accepted. */
-	MUST(!rconnect(pair[0], (struct sockaddr *)&address, sizeof(address)));
-	MUST((pair[1] = raccept(fd, (struct sockaddr *)&peer, &len)) >= 0);
-	MUST(len == sizeof(peer) && peer.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
-	MUST(!rclose(fd));
-}
-
-static void close_pair(int pair[2])
-{
-	CHECK(!rclose(pair[0]));
-	CHECK(!rclose(pair[1]));
-}
-
-static void nonblocking(int fd)
-{
-	int flags = rfcntl(fd, F_GETFL);
-	MUST(flags >= 0 && !rfcntl(fd, F_SETFL, flags | O_NONBLOCK));
-	CHECK(rfcntl(fd, F_GETFL) & O_NONBLOCK);
-}
-
-static short polled(int fd, short events, int timeout)
-{
-	struct pollfd poll = { fd, events, -1 };
-	return rpoll(&poll, 1, timeout) == 1 ? poll.revents : 0;
-}
 
 static void connecting(void)
 {
@@ -236,13 +174,6 @@ static void threads(void)
 	close_pair(pair);
 }
 
-static void *say_later(void *argument)
-{
-	usleep(100000);
-	MUST(rsend(*(int *)argument, "!", 1, 0) == 1);
-	return NULL;
-}
-
 static void waiting(void)
 {
 	struct pollfd fds[3];
@@ -282,82 +213,6 @@ static void waiting(void)
 	CHECK(rselect(64, &reads, NULL, NULL, &none) == 0 && !FD_ISSET(pair[0], &reads));
 	close_pair(pair);
 	close(ends[0]), close(ends[1]);
-}
-
-static void epolling(void)
-{
-	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 42 }, events[4];
-	char data[8];
-	int epoll, pair[2], ends[2];
-	pthread_t thread;
-
-	make_pair(pair);
-	MUST(!pipe(ends));
-	MUST((epoll = repoll_create(0)) >= 0);
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, pair[0], &event));
-	MINUS_ONE(repoll_ctl(epoll, EPOLL_CTL_ADD, pair[0], &event), EEXIST);
-	MINUS_ONE(repoll_ctl(epoll, EPOLL_CTL_MOD, pair[1], &event), ENOENT);
-	MINUS_ONE(repoll_ctl(epoll, 99, pair[0], &event), EINVAL);
-	event.data.u64 = 43;
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	MUST(!pthread_create(&thread, NULL, say_later, &pair[1]));
-	CHECK(repoll_wait(epoll, events, 4, 30000) == 1);
-	CHECK(events[0].data.u64 == 42 && events[0].events == EPOLLIN);
-	MUST(!pthread_join(thread, NULL));
-	MUST(write(ends[1], "x", 1) == 1);
-	CHECK(repoll_wait(epoll, events, 4, -1) == 2);
-	CHECK(repoll_wait(epoll, events, 1, -1) == 1);
-	CHECK(rrecv(pair[0], data, sizeof(data), 0) == 1);
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_DEL, ends[0], NULL));
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	/* One event. */
-	event = (struct epoll_event){ .events = EPOLLOUT | EPOLLONESHOT };
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, pair[0], &event));
-	CHECK(repoll_wait(epoll, events, 4, -1) == 1 && events[0].events == EPOLLOUT);
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	CHECK(!rclose(epoll));
-	MINUS_ONE(repoll_wait(epoll, events, 4, 0), EBADF);
-	close_pair(pair);
-	close(ends[0]), close(ends[1]);
-}
-
-/* The kernel removes a closed descriptor from its epoll instances, and so does urxe an rsocket. */
-static void epoll_closing(void)
-{
-	struct epoll_event event = { .events = EPOLLIN, .data.u64 = 1 }, events[4];
-	int epoll, pair[2], ends[2], again[2];
-
-	make_pair(pair);
-	MUST(!pipe(ends));
-	MUST((epoll = repoll_create(0)) >= 0);
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
-	MUST(write(ends[1], "x", 1) == 1);
-	CHECK(repoll_wait(epoll, events, 4, 30000) == 1 && events[0].data.u64 == 1);
-	close(ends[0]), close(ends[1]);
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	/* Another descriptor with the number of the closed one. */
-	MUST(!pipe(again));
-	MUST(again[0] == ends[0]);
-	MUST(write(again[1], "x", 1) == 1);
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	event.data.u64 = 2;
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, again[0], &event));
-	CHECK(repoll_wait(epoll, events, 4, 0) == 1 && events[0].data.u64 == 2);
-	/* Once for each arrival of data. */
-	event.events |= EPOLLET;
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_MOD, again[0], &event));
-	CHECK(repoll_wait(epoll, events, 4, 0) == 1);
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	close(again[0]), close(again[1]);
-
-	event = (struct epoll_event){ .events = EPOLLOUT };
-	CHECK(!repoll_ctl(epoll, EPOLL_CTL_ADD, pair[0], &event));
-	CHECK(repoll_wait(epoll, events, 4, 0) == 1);
-	close_pair(pair);
-	CHECK(repoll_wait(epoll, events, 4, 0) == 0);
-	MINUS_ONE(repoll_ctl(epoll, EPOLL_CTL_DEL, pair[0], NULL), EBADF);
-	CHECK(!rclose(epoll));
 }
 
 static void endings(void)
@@ -558,8 +413,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "connecting", connecting }, { "receiving", receiving }, { "threads", threads },
-		{ "waiting", waiting }, { "epolling", epolling },
-		{ "epoll_closing", epoll_closing }, { "endings", endings },
+		{ "waiting", waiting }, { "endings", endings },
 		{ "killed", killed }, { "options", options }, { "mapping", mapping },
 		{ "datagrams", datagrams },
 	};

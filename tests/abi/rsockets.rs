@@ -26,16 +26,6 @@ fn sockets_are_waited_for_together_with_descriptors() {
 }
 
 #[test]
-fn epoll_knows_sockets_and_descriptors() {
-    PROGRAM.passes("epolling");
-}
-
-#[test]
-fn epoll_forgets_closed_sockets_and_descriptors() {
-    PROGRAM.passes("epoll_closing");
-}
-
-#[test]
 fn a_stream_ends_one_way_or_both() {
     PROGRAM.passes("endings");
 }

@@ -150,21 +150,30 @@ pub(crate) unsafe fn try_atomic(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
 }
 
 thread_local! {
-    /// Whether this thread is the library's own.
-    static IS_OWN_THREAD: Cell<bool> = const { Cell::new(false) };
+    /// Whether the program may have unmapped memory that this thread copies to.
+    static EXPECTS_UNMAPPED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Marks the calling thread as the library's own: it accesses memory at any time, and not within a
 /// call of the program.
 pub(crate) fn mark_own_thread() {
-    IS_OWN_THREAD.set(true);
+    EXPECTS_UNMAPPED.set(true);
 }
 
-/// Returns whether the program may unmap memory while this thread copies to it, and
+/// Calls a function that receives packets which the program did not ask for, within a call that
+/// ends a queue pair: the program may have unmapped its memory before.
+pub(crate) fn expecting_unmapped<R>(receive: impl FnOnce() -> R) -> R {
+    let before = EXPECTS_UNMAPPED.replace(true);
+    let received = receive();
+    EXPECTS_UNMAPPED.set(before);
+    received
+}
+
+/// Returns whether the program may have unmapped memory that this thread copies to, and
 /// [`try_copy_in`] works.
 pub(crate) fn may_be_unmapped() -> bool {
     static CAN_COPY: OnceLock<bool> = OnceLock::new();
-    IS_OWN_THREAD.get()
+    EXPECTS_UNMAPPED.get()
         && *CAN_COPY.get_or_init(|| {
             let here = 1_u8;
             let mut there = [0_u8];

@@ -86,7 +86,8 @@ impl Place {
     ///
     /// A program may unmap the memory of its receives, and deregister it and destroy the queue pair
     /// only then. An adapter writes to the pinned pages, which the program no longer sees. So does
-    /// nothing here, where the thread is the library's own: the copy fails, and is not reported.
+    /// nothing here, where the thread is the library's own, or ends a queue pair: the copy fails,
+    /// and is not reported.
     ///
     /// # Safety
     /// See [`Place::write`].
@@ -257,7 +258,7 @@ impl RegionTable {
     }
 
     /// Scatters data that the program did not request: a datagram, or a frame. Memory that the
-    /// program has unmapped is skipped, unless a call of the program receives the data.
+    /// program has unmapped is skipped, unless the program polls for the data.
     pub(crate) fn scatter_unsolicited(
         &self,
         pd: &Pd,

@@ -5,6 +5,7 @@ use super::groups::Joined;
 use super::panics::PanicGuard;
 use super::report;
 use crate::lock_order::{Ordered, Rank};
+use crate::memory::access::expecting_unmapped;
 use crate::memory::regions::{RegionTable, regions};
 use crate::ports::{LocalPort, Receiver};
 use crate::queues::qp::{Incoming, Qp};
@@ -59,10 +60,14 @@ impl Engine {
         let guard = PanicGuard(self);
         for port in network.ports.list().iter() {
             let mut receiver = Ordered::take(Rank::Receiver, || lock(&port.receiver));
-            let mut batches = 0..FINAL_BATCHES;
-            while batches.next().is_some()
-                && (self.receive_with(&mut receiver, port, Caller::Other)).is_some()
-            {}
+            // The program may have unmapped the receives of a queue pair that it ends.
+            expecting_unmapped(|| {
+                let mut batches = 0..FINAL_BATCHES;
+                while batches.next().is_some()
+                    && (self.receive_with(&mut receiver, port, Caller::Other)).is_some()
+                {
+                }
+            });
         }
         guard.end();
     }

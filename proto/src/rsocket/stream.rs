@@ -291,6 +291,11 @@ impl Stream {
         !self.receiving.messages.is_empty()
     }
 
+    /// The number of messages of which data can be read.
+    pub fn unread(&self) -> usize {
+        self.receiving.messages.len()
+    }
+
     /// Whether data can be sent now.
     pub fn can_send(&self) -> bool {
         self.is_writable()

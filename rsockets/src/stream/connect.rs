@@ -2,6 +2,7 @@
 
 use super::super::error::Error;
 use super::super::sync::lock;
+use super::super::watch::Signals;
 use super::link::Link;
 use super::{Phase, State, StreamSocket};
 use rustix::io::Errno;
@@ -216,8 +217,7 @@ impl StreamSocket {
                 state.error = error.errno();
             }
         }
-        drop(state);
-        self.changed();
+        self.changed(Signals::STATE);
     }
 
     /// Handles the end of the handshake at the accepting side: the program can accept the
@@ -248,10 +248,12 @@ impl StreamSocket {
 
     /// Queues a connection for the program to accept.
     fn arrived(&self, fresh: Arc<StreamSocket>) {
-        if matches!(lock(&self.state).phase, Phase::Listening) {
+        let state = lock(&self.state);
+        if matches!(state.phase, Phase::Listening) {
             self.arrivals.push(fresh);
-            self.watchers.notify();
+            self.watchers.signal(Signals::INPUT);
         } else {
+            drop(state);
             fresh.close();
         }
     }
@@ -262,13 +264,13 @@ impl StreamSocket {
         if matches!(state.phase, Phase::Connecting(_)) {
             state.phase = Phase::Failed;
             state.error = errno;
+            self.changed(Signals::STATE);
         }
         drop(state);
         let me = self.me.upgrade();
         if let Some(me) = me.filter(|_| self.service.release(self)) {
             me.close();
         }
-        self.changed();
     }
 
     /// Handles the peer's disconnection.
@@ -278,12 +280,13 @@ impl StreamSocket {
             Phase::Connected(link) => link.peer_disconnected(),
             _ => self.failed(libc::ECONNRESET),
         }
-        self.changed();
+        self.changed(Signals::default());
     }
 
-    fn changed(&self) {
+    /// Wakes the waiting threads. The caller holds the lock of the state if there is a new signal.
+    fn changed(&self, new: Signals) {
         self.changed.notify_all();
-        self.watchers.notify();
+        self.watchers.signal(new);
     }
 }
 

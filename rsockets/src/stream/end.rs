@@ -5,7 +5,7 @@ use super::super::data::{Sink, Source};
 use super::super::device::Opened;
 use super::super::error::Error;
 use super::super::settings::Settings;
-use super::super::wait::{Waitable, Waiters};
+use super::super::wait::{Progress, Waitable, Waiters};
 use std::sync::Arc;
 use urxe_driver::cm::Id;
 use urxe_driver::owned::OwnedRegion;
@@ -66,6 +66,17 @@ impl Waitable for End {
             Some(stream) => self.parts.process(stream),
             None => false,
         }
+    }
+
+    fn progress(&self) -> Progress {
+        let progress = |stream: &Stream| Progress {
+            unread: stream.unread(),
+            can_send: stream.can_send(),
+            ended: u8::from(!stream.is_readable())
+                | u8::from(!stream.is_writable()) << 1
+                | u8::from(stream.phase() == Phase::Failed) << 2,
+        };
+        self.stream.as_ref().map_or(Progress::default(), progress)
     }
 
     fn arm(&self) {

@@ -9,7 +9,7 @@ use super::super::error::Error;
 use super::super::settings::Settings;
 use super::super::sync::lock;
 use super::super::wait::Waiters;
-use super::super::watch::Watchers;
+use super::super::watch::{Signals, Watchers};
 use super::end::End;
 use super::iomap::Iomaps;
 use rustix::io::Errno;
@@ -28,12 +28,16 @@ pub struct Ready {
     pub readable: bool,
     /// Whether there is data.
     pub has_data: bool,
+    /// Whether the peer sends no more.
+    pub has_ended: bool,
     /// Whether there is room to send.
     pub writable: bool,
     /// Whether the connection has ended.
     pub hung_up: bool,
     /// Whether the connection has failed.
     pub failed: bool,
+    /// How often readiness was newly signalled until now.
+    pub signals: Signals,
 }
 
 /// A connection, established or being established.
@@ -111,8 +115,7 @@ impl Link {
             stream.disconnect();
         }
         end.flush();
-        drop(end);
-        self.waiters.wake();
+        self.waiters.process(&mut *end);
     }
 
     /// Waits until `test` returns true.
@@ -155,9 +158,11 @@ impl Link {
             .map_or(Ready::default(), |stream| Ready {
                 readable: stream.has_data() || !stream.is_readable(),
                 has_data: stream.has_data(),
+                has_ended: !stream.is_readable(),
                 writable: stream.can_send(),
                 hung_up: stream.phase() == Phase::Disconnected,
                 failed: stream.phase() == Phase::Failed,
+                signals: self.waiters.signals(),
             })
     }
 
@@ -293,9 +298,9 @@ impl Link {
     pub fn shut_down(&self, how: Shutdown) -> Result<(), Error> {
         let mut end = lock(&self.end);
         let notice = end.stream.as_mut().and_then(|stream| stream.shut_down(how));
-        drop(end);
         // Wakes sending threads, whose calls now fail.
-        self.waiters.wake();
+        self.waiters.process(&mut *end);
+        drop(end);
         if let Some(control) = notice {
             let mut end = self.wait(false, |stream| {
                 stream.has_control_slot() || stream.phase() != Phase::Connected
@@ -303,7 +308,7 @@ impl Link {
             end.notify(|stream| stream.send_control(control));
         }
         drop(self.wait(false, Stream::is_drained)?);
-        self.waiters.wake();
+        self.waiters.wake(Signals::default());
         Ok(())
     }
 
@@ -320,9 +325,9 @@ impl Link {
             if let Some(control) = notice {
                 end.notify(|stream| stream.send_control(control));
             }
+            self.waiters.process(&mut *end);
             drop(end);
             *announced = true;
-            self.waiters.wake();
         }
         drop(self.wait(true, Stream::is_drained)?);
         Ok(())

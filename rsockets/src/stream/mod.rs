@@ -174,9 +174,14 @@ impl StreamSocket {
         self.arrivals.fd().as_raw_fd()
     }
 
+    /// Returns whether the socket belongs to the process that forked this one, which cannot use it.
+    pub fn is_inherited(&self) -> bool {
+        self.process != process::id()
+    }
+
     /// Returns the connection, if it is or was established.
     fn link(&self) -> Result<Arc<Link>, Error> {
-        if self.process != process::id() {
+        if self.is_inherited() {
             return Err(Errno::BADF.into());
         }
         match &lock(&self.state).phase {
@@ -279,7 +284,7 @@ impl StreamSocket {
     /// # Errors
     /// See [`Error`].
     pub fn shut_down(&self, how: Shutdown) -> Result<(), Error> {
-        if self.process != process::id() {
+        if self.is_inherited() {
             return Ok(());
         }
         let link = match &lock(&self.state).phase {
@@ -316,7 +321,7 @@ impl StreamSocket {
 
     /// Waits until sent data has arrived, and closes the socket.
     pub fn close(&self) {
-        if self.process != process::id() {
+        if self.is_inherited() {
             // In a forked child the objects belong to the parent and must not be dropped.
             std::mem::forget(self.me.upgrade());
             return;
@@ -339,20 +344,29 @@ impl StreamSocket {
 
     /// Returns the readiness.
     pub fn ready(&self) -> Ready {
-        let phase = lock(&self.state).phase.clone();
-        match phase {
-            Phase::Connected(link) => link.ready(),
+        let state = lock(&self.state);
+        let none = Ready {
+            signals: self.watchers.signals(),
+            ..Ready::default()
+        };
+        match &state.phase {
+            Phase::Connected(link) => {
+                let link = Arc::clone(link);
+                drop(state);
+                link.ready()
+            }
             Phase::Failed => Ready {
                 readable: true,
+                has_ended: true,
                 writable: true,
                 failed: true,
-                ..Ready::default()
+                ..none
             },
             Phase::Listening => Ready {
                 readable: self.has_arrivals(),
-                ..Ready::default()
+                ..none
             },
-            Phase::Idle | Phase::Bound | Phase::Connecting(_) => Ready::default(),
+            Phase::Idle | Phase::Bound | Phase::Connecting(_) => none,
         }
     }
 

@@ -8,3 +8,4 @@ pub(super) mod option;
 pub(super) mod poll;
 pub(super) mod socket;
 pub(super) mod transfer;
+mod wait;

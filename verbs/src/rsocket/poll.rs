@@ -1,195 +1,86 @@
 //! `rpoll` and `rselect` for rsockets and kernel descriptors.
 
-use std::ffi::{c_int, c_short};
-use std::os::fd::{AsRawFd, RawFd};
+use std::ffi::c_int;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, fd_set, nfds_t, pollfd, timeval};
 
+use super::epoll::{self, Epoll};
+use super::wait::{self, milliseconds, revents, system_poll};
 use crate::entry;
 use crate::errno::Errno;
-use urxe_rsockets::settings::defaults;
-use urxe_rsockets::stream::Ready;
-use urxe_rsockets::watch::Wake;
 use urxe_rsockets::{self as sockets, Socket};
 
-/// Descriptors and, for each rsocket among them, its socket.
-struct Polled {
-    fds: Vec<pollfd>,
-    sockets: Vec<Option<Socket>>,
+/// What a number stands for.
+enum Polled {
+    Socket(Socket),
+    /// A socket of the parent process.
+    Inherited,
+    Epoll(Arc<Epoll>),
+    Kernel,
 }
 
 impl Polled {
-    fn new(fds: Vec<pollfd>) -> Self {
-        let sockets = fds.iter().map(|fd| sockets::find(fd.fd)).collect();
-        Polled { fds, sockets }
+    fn of(fd: &pollfd) -> Self {
+        if let Some(socket) = sockets::find(fd.fd) {
+            return match socket.is_inherited() {
+                true => Self::Inherited,
+                false => Self::Socket(socket),
+            };
+        }
+        epoll::find(fd.fd).map_or(Self::Kernel, Self::Epoll)
     }
+}
 
-    /// Updates `revents` of all descriptors. Returns the number of descriptors with an event.
-    fn poll_now(&mut self) -> Result<usize, Errno> {
-        let mut others = Vec::new();
-        for (at, (fd, socket)) in self.fds.iter_mut().zip(&self.sockets).enumerate() {
-            match socket {
-                Some(socket) => fd.revents = revents(socket, fd.events),
-                None => others.push((at, *fd)),
+/// Updates `revents` of all descriptors. Returns the number of descriptors with an event.
+fn poll_now(fds: &mut [pollfd], polled: &[Polled]) -> Result<usize, Errno> {
+    let mut others = Vec::new();
+    for (at, (fd, polled)) in fds.iter_mut().zip(polled).enumerate() {
+        match polled {
+            Polled::Socket(socket) => fd.revents = revents(&socket.ready(), fd.events),
+            Polled::Epoll(epoll) => {
+                fd.revents = if epoll.is_ready()? {
+                    fd.events & POLLIN
+                } else {
+                    0
+                };
             }
-        }
-        if !others.is_empty() {
-            let mut fds: Vec<_> = others.iter().map(|(_, fd)| *fd).collect();
-            system_poll(&mut fds, 0)?;
-            for ((at, _), fd) in others.iter().zip(fds) {
-                self.fds[*at].revents = fd.revents;
-            }
-        }
-        Ok(self.fds.iter().filter(|fd| fd.revents != 0).count())
-    }
-
-    /// Arms the sockets, and returns the kernel descriptors whose readiness signals a change.
-    fn arm(&self, wake: &Wake) -> Vec<pollfd> {
-        let pollfd_of = |(fd, socket): (&pollfd, &Option<Socket>)| match socket {
-            Some(Socket::Stream(stream)) => readable(stream.arm(|fd| fd.as_raw_fd())),
-            Some(Socket::Datagram(datagrams)) => readable(datagrams.arm(|fd| fd.as_raw_fd())),
-            None => *fd,
-        };
-        let mut fds: Vec<_> = self.fds.iter().zip(&self.sockets).map(pollfd_of).collect();
-        fds.push(readable(wake.fd().as_raw_fd()));
-        fds
-    }
-
-    /// Consumes the notifications of the descriptors that the kernel reported.
-    fn clear(&self, armed: &[pollfd]) {
-        for (socket, fd) in self.sockets.iter().zip(armed) {
-            match socket {
-                Some(_) if fd.revents == 0 => {}
-                Some(Socket::Stream(stream)) => stream.clear(),
-                Some(Socket::Datagram(datagrams)) => datagrams.clear(),
-                None => {}
-            }
+            Polled::Inherited => fd.revents = POLLNVAL,
+            Polled::Kernel => others.push((at, *fd)),
         }
     }
-}
-
-fn readable(fd: RawFd) -> pollfd {
-    pollfd {
-        fd,
-        events: POLLIN,
-        revents: 0,
-    }
-}
-
-/// Returns the poll events of a socket, restricted to `events`.
-fn revents(socket: &Socket, events: c_short) -> c_short {
-    let ready = match socket {
-        Socket::Stream(stream) => stream.ready(),
-        Socket::Datagram(datagrams) => {
-            let (readable, writable) = datagrams.ready();
-            Ready {
-                readable,
-                writable,
-                ..Ready::default()
-            }
-        }
-    };
-    // Many applications treat POLLHUP as an error, so it is not reported while data can be read.
-    let has_unread_data = ready.has_data && events & POLLIN != 0;
-    let mut revents = 0;
-    for (applies, event) in [
-        (ready.readable && events & POLLIN != 0, POLLIN),
-        (ready.writable && events & POLLOUT != 0, POLLOUT),
-        (ready.hung_up && !has_unread_data, POLLHUP),
-        (ready.failed, POLLERR),
-    ] {
-        if applies {
-            revents |= event;
+    if !others.is_empty() {
+        let mut kernel: Vec<_> = others.iter().map(|(_, fd)| *fd).collect();
+        system_poll(&mut kernel, 0)?;
+        for ((at, _), fd) in others.iter().zip(kernel) {
+            fds[*at].revents = fd.revents;
         }
     }
-    revents
-}
-
-/// Calls the kernel's `poll`.
-fn system_poll(fds: &mut [pollfd], timeout: c_int) -> Result<usize, Errno> {
-    // SAFETY: `fds` points to `fds.len()` elements.
-    let count = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
-    usize::try_from(count).map_err(|_| std::io::Error::last_os_error().into())
-}
-
-/// The registration of a waiting thread with its sockets, removed when dropped.
-struct Watching<'a> {
-    wake: Arc<Wake>,
-    sockets: &'a [Option<Socket>],
-}
-
-impl<'a> Watching<'a> {
-    fn new(sockets: &'a [Option<Socket>]) -> Result<Self, Errno> {
-        let wake = Wake::new()?;
-        for socket in sockets.iter().flatten() {
-            watchers(socket).add(&wake);
-        }
-        Ok(Watching { wake, sockets })
-    }
-}
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        for socket in self.sockets.iter().flatten() {
-            watchers(socket).remove(&self.wake);
-        }
-    }
-}
-
-fn watchers(socket: &Socket) -> &sockets::watch::Watchers {
-    match socket {
-        Socket::Stream(stream) => &stream.watchers,
-        Socket::Datagram(datagrams) => &datagrams.watchers,
-    }
-}
-
-/// Returns the remaining time in milliseconds; -1 for no limit.
-fn milliseconds(left: Option<Duration>) -> c_int {
-    // Rounded up, so that the time has expired when the wait ends.
-    left.map_or(-1, |left| {
-        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
-    })
+    Ok(fds.iter().filter(|fd| fd.revents != 0).count())
 }
 
 /// Waits until a descriptor is ready or the time has expired. Returns the number of ready ones.
-pub(super) fn poll(fds: &mut Vec<pollfd>, timeout: Option<Duration>) -> Result<usize, Errno> {
-    let mut polled = Polled::new(std::mem::take(fds));
-    let found = wait(&mut polled, timeout);
-    *fds = polled.fds;
-    found
-}
-
-fn wait(polled: &mut Polled, timeout: Option<Duration>) -> Result<usize, Errno> {
-    let started = Instant::now();
-    let has_expired = || timeout.is_some_and(|timeout| started.elapsed() >= timeout);
-    if polled.sockets.iter().all(Option::is_none) {
-        return system_poll(&mut polled.fds, milliseconds(timeout));
+fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
+    let polled: Vec<_> = fds.iter().map(Polled::of).collect();
+    if polled.iter().all(|polled| matches!(polled, Polled::Kernel)) {
+        return system_poll(fds, milliseconds(timeout));
     }
-    loop {
-        let found = polled.poll_now()?;
-        if found > 0 || has_expired() {
-            return Ok(found);
-        }
-        if started.elapsed() >= defaults().polling {
-            break;
-        }
-    }
-    let sockets = polled.sockets.clone();
-    let watching = Watching::new(&sockets)?;
-    loop {
-        watching.wake.clear();
-        let mut armed = polled.arm(&watching.wake);
-        // An event before arming causes no notification, so poll once more.
-        let found = polled.poll_now()?;
-        if found > 0 || has_expired() {
-            return Ok(found);
-        }
-        let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-        system_poll(&mut armed, milliseconds(left))?;
-        polled.clear(&armed);
-    }
+    let requested = fds.to_vec();
+    wait::wait(
+        timeout,
+        || poll_now(fds, &polled),
+        |watching| {
+            for (polled, fd) in polled.iter().zip(&requested) {
+                match polled {
+                    Polled::Socket(socket) => watching.add_socket(socket),
+                    Polled::Epoll(epoll) => epoll.watch(watching),
+                    Polled::Inherited => {}
+                    Polled::Kernel => watching.add_descriptor(*fd),
+                }
+            }
+        },
+    )
 }
 
 /// Waits for events of rsockets and kernel descriptors.
@@ -200,7 +91,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -
     entry::number("rpoll", || {
         let count = usize::try_from(nfds).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: `fds` points to `nfds` readable elements: the caller's contract, section Safety.
-        let mut polled = (0..count)
+        let mut polled: Vec<_> = (0..count)
             .map(|at| unsafe { fds.add(at).read_unaligned() })
             .collect();
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
@@ -290,7 +181,7 @@ pub unsafe extern "C" fn rselect(
                 }
             }
         }
-        match polled.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        match polled.iter().any(|fd| fd.revents & POLLNVAL != 0) {
             true => Err(Errno(libc::EBADF)),
             false => Ok(found),
         }
@@ -299,6 +190,7 @@ pub unsafe extern "C" fn rselect(
 
 #[cfg(test)]
 mod tests {
+    use super::wait::readable;
     use super::*;
     use std::ptr;
 

@@ -929,7 +929,20 @@ pub(super) const OMITTED: &[Omitted] = &[
     },
     Omitted {
         title: "SPDK",
-        reason: "Debian has no package, and its build needs DPDK",
+        reason: "Debian has no package, PyPI's `spdk` has bindings only, and its build needs DPDK",
+    },
+    Omitted {
+        title: "PyTorch: gloo over ibverbs",
+        reason: "PyTorch has it only if it is built with `USE_GLOO_IBVERBS=ON`, which is off by default \
+                 (pytorch/pytorch#153425)",
+    },
+    Omitted {
+        title: "MVAPICH",
+        reason: "neither Debian nor PyPI has a package; its source was not built",
+    },
+    Omitted {
+        title: "Intel MPI (`impi-rt` 2021.19.0 of PyPI)",
+        reason: "depends on a package `libfabric` 2.6, which PyPI does not have",
     },
     Omitted {
         title: "srp_daemon, ibping, ibhosts",

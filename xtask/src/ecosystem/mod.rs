@@ -1,12 +1,14 @@
 //! `cargo xtask ecosystem`: programs of others over urxe, unmodified and with default settings.
 //!
 //! [`catalogue`] lists the programs. [`runner`] runs each on one host and on two, which [`hosts`]
-//! emulates, and judges it. [`page`] writes docs/ECOSYSTEM.md after a complete run.
+//! emulates, and judges it. [`results`] keeps what they found, and [`page`] writes docs/ECOSYSTEM.md
+//! from it.
 
 mod catalogue;
 mod hosts;
 mod page;
 mod program;
+mod results;
 mod runner;
 
 use std::env;
@@ -22,8 +24,8 @@ use crate::release::{self, PRODUCTS, succeed};
 use crate::test_log::TestLog;
 use catalogue::{PROGRAMS, QUICK};
 use hosts::Hosts;
-use page::Tested;
 use program::Program;
+use results::Results;
 use runner::Runner;
 
 /// The command and the step of `cargo xtask test`.
@@ -44,6 +46,11 @@ pub(crate) struct EcosystemOptions {
     /// Run the programs of the check
     #[arg(long, conflicts_with = "programs")]
     quick: bool,
+
+    /// Run the programs whose last results are missing or not as expected, and write
+    /// docs/ECOSYSTEM.md
+    #[arg(long, conflicts_with_all = ["programs", "quick"])]
+    again: bool,
 
     /// Do not install packages or build programs
     #[arg(long)]
@@ -68,11 +75,18 @@ fn try_run(options: &EcosystemOptions, workspace: &Path, target: &Path) -> Resul
         }
         return Ok(true);
     }
-    let chosen = match options.quick {
-        true => choose(QUICK)?,
-        false => choose(&options.programs)?,
-    };
     let directory = target.join("ecosystem");
+    let chosen = match (options.quick, options.again) {
+        (true, _) => choose(QUICK)?,
+        (_, true) => PROGRAMS
+            .iter()
+            .filter(|program| {
+                let results = Results::load(program, &directory);
+                results.is_none_or(|results| results.unexpected(program) > 0)
+            })
+            .collect(),
+        _ => choose(&options.programs)?,
+    };
     if !namespace::is_inside() {
         release::build(&PRODUCTS, workspace, target)?;
         if !options.no_install {
@@ -92,27 +106,26 @@ fn try_run(options: &EcosystemOptions, workspace: &Path, target: &Path) -> Resul
         products: target.join("release"),
         directory: directory.clone(),
     };
-    let tested: Vec<Tested> = chosen
-        .into_iter()
-        .map(|program| Tested {
-            program,
-            version: version(program, &directory),
-            outcomes: runner.run(program),
-        })
-        .collect();
+    let (mut total, mut unexpected) = (0, 0);
+    for program in chosen {
+        let results = Results::new(version(program, &directory), runner.run(program));
+        results.store(program, &directory)?;
+        total += results.of(program).count();
+        unexpected += results.unexpected(program);
+    }
     if options.programs.is_empty() && !options.quick {
+        let load = |program: &'static Program| {
+            let results = Results::load(program, &directory);
+            let results = results.ok_or_else(|| format!("{} has no results", program.name))?;
+            Ok((program, results))
+        };
+        let tested: Result<Vec<_>, String> = PROGRAMS.iter().map(load).collect();
         let path = workspace.join("docs/ECOSYSTEM.md");
-        let text = page::text(&tested);
-        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(&path, page::text(&tested?))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         println!("ecosystem: wrote {}", path.display());
     }
-    let outcomes = || tested.iter().flat_map(|tested| &tested.outcomes);
-    let unexpected = outcomes().filter(|outcome| !outcome.is_as_expected());
-    let unexpected = unexpected.count();
-    println!(
-        "ecosystem: {} runs, {unexpected} failed",
-        outcomes().count()
-    );
+    println!("ecosystem: {total} runs, {unexpected} failed");
     Ok(unexpected == 0)
 }
 

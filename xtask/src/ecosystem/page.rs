@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::catalogue::OMITTED;
 use super::program::{Place, Program};
-use super::runner::Outcome;
+use super::results::Results;
 
 /// The text before the table.
 const INTRODUCTION: &str = "\
@@ -14,42 +14,37 @@ const INTRODUCTION: &str = "\
 settings, on one host and on two, and judges it by its exit status and by its output. Hosts are
 namespaces that a bridge connects; each has a network, processes and shared memory of its own. Each
 process that uses verbs runs under `urxe run`. A run passes only if urxe writes nothing to standard
-error.
+error. Times and rates in a result are those of one run on a machine that did other work too;
+[PERFORMANCE.md](PERFORMANCE.md) has measurements.
 
-`cargo xtask ecosystem NAME` runs one program. The commands are in `xtask/src/ecosystem`, and their
+`cargo xtask ecosystem NAME` runs one program, and `--again` those that failed. The commands are in `xtask/src/ecosystem`, and their
 output is in `target/ecosystem`. [CLUSTERS.md](CLUSTERS.md) shows how to start programs on more hosts.
 ";
 
-/// A program with its results.
-pub(super) struct Tested {
-    pub(super) program: &'static Program,
-    pub(super) version: String,
-    pub(super) outcomes: Vec<Outcome>,
-}
-
-pub(super) fn text(tested: &[Tested]) -> String {
+pub(super) fn text(tested: &[(&Program, Results)]) -> String {
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
         "\n| program | version | passes | fails |\n|---|---|---:|---:|"
     );
-    for Tested {
-        program,
-        version,
-        outcomes,
-    } in tested
-    {
-        let failed = outcomes.iter().filter(|outcome| outcome.failure.is_some());
-        let failed = failed.count();
+    for (program, results) in tested {
+        let passed = |passes: bool| {
+            results
+                .of(program)
+                .filter(|(.., outcome)| passes == outcome.is_some_and(|it| it.failure.is_none()))
+                .count()
+        };
         let _ = writeln!(
             page,
-            "| {} | {version} | {} | {failed} |",
+            "| {} | {} | {} | {} |",
             program.title,
-            outcomes.len() - failed
+            results.version,
+            passed(true),
+            passed(false)
         );
     }
-    for tested in tested {
-        section(&mut page, tested);
+    for (program, results) in tested {
+        section(&mut page, program, results);
     }
     let _ = writeln!(page, "\n## Not run\n\n| program | reason |\n|---|---|");
     for omitted in OMITTED {
@@ -58,28 +53,27 @@ pub(super) fn text(tested: &[Tested]) -> String {
     page
 }
 
-fn section(page: &mut String, tested: &Tested) {
-    let program = tested.program;
+fn section(page: &mut String, program: &Program, results: &Results) {
     let _ = writeln!(page, "\n## {}\n", program.title);
     if !program.needs.is_empty() {
         let _ = writeln!(page, "{}\n", program.needs);
     }
     let _ = writeln!(page, "| run | where | result |\n|---|---|---|");
-    for outcome in &tested.outcomes {
-        let result = match (&outcome.failure, outcome.run.known) {
+    for (run, place, outcome) in results.of(program) {
+        let result = match outcome.map(|outcome| (&outcome.failure, &outcome.line)) {
+            None => "**not run**".to_owned(),
             // The other lines have times of a machine that was busy or not.
-            (None, _) if outcome.place == Place::Cluster => {
-                format!("passes: `{}`", cell(&outcome.line))
-            }
-            (None, _) => "passes".to_owned(),
-            (Some(_), Some(reason)) => format!("fails: {reason}"),
-            (Some(failure), None) => {
-                let first = failure.lines().next().unwrap_or_default();
-                format!("**fails**: {}", cell(first))
-            }
+            Some((None, line)) if place == Place::Cluster => format!("passes: `{}`", cell(line)),
+            Some((None, _)) => "passes".to_owned(),
+            Some((Some(failure), _)) => match run.known {
+                Some(reason) => format!("fails: {reason}"),
+                None => {
+                    let first = failure.lines().next().unwrap_or_default();
+                    format!("**fails**: {}", cell(first))
+                }
+            },
         };
-        let (name, place) = (outcome.run.name, outcome.place.title());
-        let _ = writeln!(page, "| {name} | {place} | {result} |");
+        let _ = writeln!(page, "| {} | {} | {result} |", run.name, place.title());
     }
 }
 

@@ -1,5 +1,7 @@
 //! The types of the catalogue.
 
+use serde::{Deserialize, Serialize};
+
 /// A program, or a family of programs from one source.
 pub(super) struct Program {
     /// The name on the command line.
@@ -56,7 +58,7 @@ pub(super) enum Ready {
 }
 
 /// Where the processes of a run are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Place {
     /// Both on one host.
     OneHost,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::hosts::{Host, Hosts};
 use super::program::{Place, Program, Ready, Run, Server};
+use super::results::{Outcome, runs};
 
 /// The time for a server to listen, and to exit after its client.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -18,23 +19,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const TIMED_OUT: i32 = 124;
 /// The number of lines of output in a report of a failure.
 const REPORTED_LINES: usize = 12;
-
-/// The result of a run at a place.
-pub(super) struct Outcome {
-    pub(super) run: &'static Run,
-    pub(super) place: Place,
-    /// The cause of a failure.
-    pub(super) failure: Option<String>,
-    /// The part of the output that the page shows: the line with the expected text.
-    pub(super) line: String,
-}
-
-impl Outcome {
-    /// Returns whether the result is the one in the catalogue.
-    pub(super) fn is_as_expected(&self) -> bool {
-        self.failure.is_some() == self.run.known.is_some()
-    }
-}
 
 /// The environment of all runs.
 pub(super) struct Runner<'a> {
@@ -49,32 +33,17 @@ pub(super) struct Runner<'a> {
 impl Runner<'_> {
     /// Runs all of a program.
     pub(super) fn run(&self, program: &Program) -> Vec<Outcome> {
-        let places = |run: &'static Run| run.places.iter().map(move |place| (run, *place));
         let mut outcomes = Vec::new();
-        for (run, place) in program.runs.iter().flat_map(places) {
+        for (run, place) in runs(program) {
             let started = Instant::now();
             let result = self.run_one(program, run, place);
             // Servers that stay, and what a failed run has left.
             self.hosts.clear();
-            let outcome = match result {
-                Ok(line) => Outcome {
-                    run,
-                    place,
-                    failure: None,
-                    line,
-                },
-                Err(failure) => Outcome {
-                    run,
-                    place,
-                    failure: Some(failure),
-                    line: String::new(),
-                },
-            };
-            let verdict = match (&outcome.failure, run.known) {
-                (None, None) => "passes".to_owned(),
-                (None, Some(_)) => "passes, although a failure is known".to_owned(),
-                (Some(_), Some(_)) => "fails, as known".to_owned(),
-                (Some(failure), None) => format!("FAILS: {failure}"),
+            let verdict = match (&result, run.known) {
+                (Ok(_), None) => "passes".to_owned(),
+                (Ok(_), Some(_)) => "passes, although a failure is known".to_owned(),
+                (Err(_), Some(_)) => "fails, as known".to_owned(),
+                (Err(failure), None) => format!("FAILS: {failure}"),
             };
             println!(
                 "{:<12} {:<44} {:<12} {:>6.1} s  {verdict}",
@@ -83,7 +52,7 @@ impl Runner<'_> {
                 place.title(),
                 started.elapsed().as_secs_f64()
             );
-            outcomes.push(outcome);
+            outcomes.push(Outcome::new(run, place, result));
         }
         outcomes
     }
