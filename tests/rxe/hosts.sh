@@ -11,9 +11,15 @@ in_order() {
     fi
 }
 
+# cable A NAMESPACE_A B NAMESPACE_B: connects two interfaces. The first namespace is called 1, after its init
+# process.
+cable() {
+    ip link add "$1" mtu 4200 netns "$2" type veth peer name "$3" mtu 4200 netns "$4"
+}
+
 hosts() {
     ip netns add urxe
-    ip link add va mtu 4200 type veth peer name vb netns urxe mtu 4200
+    cable va 1 vb urxe
     ip addr add 10.0.0.1/24 dev va
     ip -6 addr add fd00::1/64 dev va nodad
     ip link set va up
@@ -30,7 +36,7 @@ hosts() {
 # A second host for urxe, with a link to the first.
 second_urxe() {
     ip netns add urxe2
-    ip -n urxe link add ua mtu 4200 type veth peer name ub netns urxe2 mtu 4200
+    cable ua urxe ub urxe2
     ip -n urxe addr add 10.2.0.1/24 dev ua
     ip -n urxe -6 addr add fd02::1/64 dev ua nodad
     ip -n urxe link set ua up
@@ -45,7 +51,7 @@ second_urxe() {
 # Two rxe devices with a link between them, both in the first namespace, the only one that rxe supports.
 # The rule for local addresses, which routes packets through lo, gets a lower priority than those of the link.
 reference_hosts() {
-    ip link add ra mtu 4200 type veth peer name rb mtu 4200
+    cable ra 1 rb 1
     for device in ra rb; do
         sysctl -qw net.ipv4.conf.$device.rp_filter=0 net.ipv4.conf.$device.accept_local=1
         ip link set $device up

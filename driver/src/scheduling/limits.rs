@@ -9,7 +9,7 @@
 //! | for how long it then receives | [`RECEIVE_PERIOD`] |
 //! | how long it busy-polls before it sleeps | [`BUSY_POLL`] to [`LONG_MESSAGE`] |
 //! | when a thread sleeps under contention instead of yielding | [`LONG_YIELD_THRESHOLD`] to [`POLL_SLEEP`] |
-//! | when an empty poll yields to a peer on its processor | [`EMPTY_POLLS_ON_SHARED_PROCESSOR`], [`SHARED_PROCESSOR_YIELD`] |
+//! | when an empty poll yields to a peer on its processor | [`SHARED_PROCESSOR_YIELD`] |
 //! | which sends are coalesced | [`SENDS_AT_ONCE`] to [`MAX_BACK_OFF`] |
 //! | which acknowledgements are delayed | [`PROMPT_REPLY_TIME`], [`PROMPT_REPLY_COUNT`] |
 //! | how much is in flight to one process of this host | [`SEND_QUANTUM`] to [`MIN_PROBE_INTERVAL`] |
@@ -111,10 +111,6 @@ pub(crate) const MAX_SPIN_BACK_OFF: u32 = 64;
 /// The longest sleep of a program's poll under contention. A packet ends it. It replaces a yield
 /// that takes [`LONG_YIELD_THRESHOLD`], five times as long, or more.
 pub(crate) const POLL_SLEEP: Duration = Duration::from_micros(100);
-
-/// Consecutive empty polls before the next yield, if the last yield gave the processor to another
-/// thread. That is probably the peer, so further polls before a yield would be empty as well.
-pub(crate) const EMPTY_POLLS_ON_SHARED_PROCESSOR: u32 = 4;
 
 /// The duration from which on an empty poll with a yield gave the processor to another thread.
 pub(crate) const SHARED_PROCESSOR_YIELD: Duration = Duration::from_micros(5);

@@ -2,8 +2,7 @@
 
 use super::contention::Contention;
 use super::limits::{
-    EMPTY_POLLS_BEFORE_YIELD, EMPTY_POLLS_ON_SHARED_PROCESSOR, MAX_MISSES, SHARED_PROCESSOR_YIELD,
-    WRITE_POLLS, WRITE_TIMEOUT,
+    EMPTY_POLLS_BEFORE_YIELD, MAX_MISSES, SHARED_PROCESSOR_YIELD, WRITE_POLLS, WRITE_TIMEOUT,
 };
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
@@ -36,9 +35,11 @@ struct EmptyPolls {
     /// The number of consecutive empty polls since the last packet, plus `idle_at_packet`. Does not
     /// grow beyond [`EMPTY_POLLS_BEFORE_YIELD`].
     idle: AtomicU32,
-    /// The value of `idle` after a poll that received packets. The next yield follows after this
-    /// many fewer empty polls than [`EMPTY_POLLS_BEFORE_YIELD`].
+    /// The value of `idle` after a poll that received packets: 0, or [`EMPTY_POLLS_BEFORE_YIELD`]
+    /// if the first empty poll pauses already.
     idle_at_packet: AtomicU32,
+    /// Whether the next pause is a sleep, because contention is expected.
+    sleeps: AtomicBool,
     /// The time at which the present empty poll began; 0 if no thread is in one.
     since: AtomicU64,
     /// The sum of their recorded durations, in nanoseconds.
@@ -273,7 +274,7 @@ impl EmptyPolls {
     /// after that.
     fn pause(&self, begun: Time, pause: impl FnOnce(Pause)) -> Time {
         let idle_at_packet = self.idle_at_packet.load(Ordering::Relaxed);
-        let sleeps = idle_at_packet == EMPTY_POLLS_BEFORE_YIELD;
+        let sleeps = self.sleeps.load(Ordering::Relaxed);
         pause(if sleeps { Pause::Sleep } else { Pause::Yield });
         let now = urxe_net::now();
         let took = now.since(begun);
@@ -283,8 +284,11 @@ impl EmptyPolls {
         now
     }
 
-    /// Records a pause of a poll that ended at `now` after `took`, and chooses the number of empty
-    /// polls before the next pause.
+    /// Records a pause of a poll that ended at `now` after `took`, and chooses when and how the next
+    /// empty polls pause.
+    ///
+    /// A yield that gave the processor away probably gave it to the peer, which needs it again for
+    /// the next answer: until then further polls would be empty as well.
     #[cold]
     fn paused(&self, now: Time, took: Duration, slept: bool) {
         let mut contention = lock(&self.contention);
@@ -293,13 +297,14 @@ impl EmptyPolls {
         } else {
             contention.yielded(now, took);
         }
-        let idle = if contention.is_expected(now) {
+        let sleeps = contention.is_expected(now);
+        let pauses_at_once = sleeps || !slept && took >= SHARED_PROCESSOR_YIELD;
+        let idle = if pauses_at_once {
             EMPTY_POLLS_BEFORE_YIELD
-        } else if !slept && took >= SHARED_PROCESSOR_YIELD {
-            EMPTY_POLLS_BEFORE_YIELD - EMPTY_POLLS_ON_SHARED_PROCESSOR
         } else {
             0
         };
+        self.sleeps.store(sleeps, Ordering::Relaxed);
         self.idle_at_packet.store(idle, Ordering::Relaxed);
     }
 }
@@ -406,6 +411,19 @@ mod tests {
         assert_eq!(idle_poll(&polling, slice), Some(Pause::Yield));
         assert!(polling.empty_poll(|_| true, |_| unreachable!("there were packets")));
         assert_eq!(idle_poll(&polling, no_time), Some(Pause::Sleep));
+    }
+
+    #[test]
+    fn empty_polls_yield_at_once_while_yields_give_the_processor_away() {
+        let polling = Polling::default();
+        let packet = || assert!(polling.empty_poll(|_| true, |_| unreachable!("it worked")));
+        let yielded = |took| polling.empty.paused(urxe_net::now(), took, false);
+        yielded(SHARED_PROCESSOR_YIELD);
+        packet();
+        assert_eq!(idle_poll(&polling, Duration::ZERO), Some(Pause::Yield));
+        yielded(SHARED_PROCESSOR_YIELD - Duration::from_nanos(1));
+        packet();
+        assert_eq!(idle_poll(&polling, Duration::ZERO), None);
     }
 
     #[test]

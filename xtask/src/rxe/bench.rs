@@ -175,7 +175,8 @@ pub(crate) fn print(results: &Path) -> Result<()> {
     Ok(())
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// Returns the median, or none if there are no values.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }

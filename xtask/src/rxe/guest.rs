@@ -26,6 +26,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "grep",
     "ibverbs-providers",
     "ibverbs-utils",
+    "iperf3",
     "iproute2",
     "kmod",
     "libcap2-bin",
@@ -42,11 +43,14 @@ const GUEST_PACKAGES: &[&str] = &[
 const MODULES: &[&str] = &[
     "9p",
     "9pnet_virtio",
+    "act_mirred",
+    "cls_matchall",
     "dummy",
     "ib_umad",
     "ib_uverbs",
     "rdma_rxe",
     "rdma_ucm",
+    "sch_ingress",
     "sch_netem",
     "sch_prio",
     "veth",
@@ -153,6 +157,20 @@ pub(crate) struct Guest {
     qemu: Qemu,
 }
 
+/// The clock of the guest.
+#[derive(Clone, Copy)]
+pub(crate) enum Clock {
+    /// That of this machine. The speed of the guest's two processors depends on its load.
+    Host,
+    /// The instructions that the guest executes, each taking the same time, and no time passes
+    /// while its single processor sleeps. So a busy host makes the guest neither slower, as programs
+    /// in it measure, nor late.
+    Instructions,
+}
+
+/// The time of an instruction with [`Clock::Instructions`]: 2 to the power of this, in nanoseconds.
+const INSTRUCTION: u32 = 2;
+
 /// The source of QEMU.
 enum Qemu {
     Installed,
@@ -224,11 +242,21 @@ impl Guest {
 
     /// Boots the guest and runs the job in `job`; `show` gets each line of the console.
     pub(crate) fn run(&self, job: &Path, show: &mut dyn FnMut(&str)) -> Result<()> {
+        self.run_by(Clock::Host, job, show)
+    }
+
+    /// Like [`Guest::run`], with the given clock.
+    pub(crate) fn run_by(
+        &self,
+        clock: Clock,
+        job: &Path,
+        show: &mut dyn FnMut(&str),
+    ) -> Result<()> {
         let status = job.join("status");
         remove(&status)?;
         let console = job.join("console.log");
         let mut log = File::create(&console).at(&console)?;
-        let mut command = self.command(job, "quiet loglevel=3");
+        let mut command = self.command(clock, job, "quiet loglevel=3");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command
             .spawn()
@@ -252,17 +280,23 @@ impl Guest {
 
     /// Boots the guest with a shell on this terminal.
     pub(crate) fn shell(&self, job: &Path) -> Result<()> {
-        let mut command = self.command(job, "quiet loglevel=3 urxe.shell");
+        let mut command = self.command(Clock::Host, job, "quiet loglevel=3 urxe.shell");
         command
             .status()
             .map_err(|error| not_started(&command, "qemu-system-x86", error))?;
         Ok(())
     }
 
-    fn command(&self, job: &Path, more: &str) -> Command {
+    fn command(&self, clock: Clock, job: &Path, more: &str) -> Command {
         let mut qemu = self.qemu.command();
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"])
-            .args(["-smp", "2", "-m", "4096", "-nodefaults", "-no-reboot"])
+        match clock {
+            Clock::Host => qemu.args(["-accel", "tcg,thread=multi", "-smp", "2"]),
+            // Only a single processor gets its share of time in this mode.
+            Clock::Instructions => qemu
+                .args(["-accel", "tcg,thread=single", "-smp", "1"])
+                .args(["-icount", &format!("shift={INSTRUCTION},sleep=off")]),
+        };
+        qemu.args(["-cpu", "max", "-m", "4096", "-nodefaults", "-no-reboot"])
             .args(["-display", "none", "-monitor", "none", "-serial", "stdio"])
             .arg("-kernel")
             .arg(&self.kernel)

@@ -40,7 +40,7 @@ pub(crate) fn make(
     }
     compile(&sources.join("udp"), &directory.join("udp"), |gcc| gcc)?;
     install_urxe(&directory.join("urxe"), workspace, target)?;
-    for script in ["hosts.sh", "run.sh"] {
+    for script in ["hosts.sh", "loss.sh", "run.sh"] {
         let from = workspace.join("tests/rxe").join(script);
         copy(&from, &directory.join(script))?;
     }

@@ -13,6 +13,7 @@ mod guest;
 mod job;
 mod kernels;
 mod known;
+mod loss;
 mod page;
 mod plan;
 mod report;
@@ -82,6 +83,11 @@ pub(crate) struct RxeOptions {
     #[arg(long, conflicts_with_all = ["bench", "fuzz"])]
     kernels: bool,
 
+    /// Measure TCP CUBIC, rxe and urxe in turn over paths with random losses, this many times each
+    #[arg(long, value_name = "ROUNDS", num_args = 0..=1, default_missing_value = "3",
+        conflicts_with_all = ["bench", "fuzz", "kernels"])]
+    loss: Option<u32>,
+
     /// List the cells instead of running them
     #[arg(long)]
     list: bool,
@@ -132,6 +138,8 @@ pub(crate) fn run(options: &RxeOptions, workspace: &Path, target: &Path) -> bool
         list(options)
     } else if options.kernels {
         kernels::run(workspace, target)
+    } else if let Some(rounds) = options.loss {
+        loss::run(options.kernel, rounds, workspace, target)
     } else if options.shell {
         shell(options, workspace, target)
     } else if options.fuzz {
