@@ -49,8 +49,8 @@ struct Entry {
     data: u64,
     /// Whether it was reported with `EPOLLONESHOT`, and is disabled until modified.
     silent: bool,
-    /// The signals at the last report with `EPOLLET`.
-    reported: Option<Signals>,
+    /// The signals and the events at the last report.
+    reported: Option<(Signals, u32)>,
     /// Whether it is among the events of the current call.
     taken: bool,
 }
@@ -63,7 +63,7 @@ enum Item {
 impl Entry {
     /// Returns whether it can have events in this process.
     fn is_enabled(&self, process: u32) -> bool {
-        !self.silent && self.process == process
+        !self.silent && (self.process == process || matches!(self.item, Item::Epoll(_)))
     }
 
     fn has(&self, flag: c_int) -> bool {
@@ -90,10 +90,12 @@ impl Entry {
             Item::Epoll(_) => (0, None),
         };
         let is_new = match (signals, self.reported) {
-            (Some(signals), Some(reported)) if self.has(libc::EPOLLET) => {
+            (Some(signals), Some((reported, before))) if self.has(libc::EPOLLET) => {
                 signals.state != reported.state
                     || self.has(EPOLLIN | EPOLLRDHUP) && signals.input != reported.input
                     || self.has(EPOLLOUT) && signals.output != reported.output
+                    // Reported only after the data, and may follow its signal.
+                    || events & !before & libc::EPOLLHUP.cast_unsigned() != 0
             }
             _ => true,
         };
@@ -106,7 +108,7 @@ impl Entry {
             return Ok(None);
         };
         self.silent = self.has(libc::EPOLLONESHOT);
-        self.reported = Some(signals);
+        self.reported = Some((signals, events));
         self.taken = true;
         Ok(Some(epoll_event {
             events,
@@ -140,7 +142,8 @@ impl Epoll {
         {
             match &entry.item {
                 Item::Socket(socket) => watching.add_socket(socket),
-                Item::Epoll(epoll) => epoll.watch(watching),
+                Item::Epoll(epoll) if entry.has(EPOLLIN) => epoll.watch(watching),
+                Item::Epoll(_) => {}
             }
         }
     }
@@ -230,6 +233,7 @@ impl Epoll {
         };
         if let Some(Item::Socket(socket)) = &item
             && socket.is_inherited()
+            && op != libc::EPOLL_CTL_DEL
         {
             return Err(Errno(libc::EBADF));
         }

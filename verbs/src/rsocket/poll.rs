@@ -74,8 +74,8 @@ fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
             for (polled, fd) in polled.iter().zip(&requested) {
                 match polled {
                     Polled::Socket(socket) => watching.add_socket(socket),
-                    Polled::Epoll(epoll) => epoll.watch(watching),
-                    Polled::Inherited => {}
+                    Polled::Epoll(epoll) if fd.events & POLLIN != 0 => epoll.watch(watching),
+                    Polled::Epoll(_) | Polled::Inherited => {}
                     Polled::Kernel => watching.add_descriptor(*fd),
                 }
             }
