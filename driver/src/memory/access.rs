@@ -163,10 +163,15 @@ pub(crate) fn mark_own_thread() {
 /// Calls a function that receives packets which the program did not ask for, within a call that
 /// ends a queue pair: the program may have unmapped its memory before.
 pub(crate) fn expecting_unmapped<R>(receive: impl FnOnce() -> R) -> R {
-    let before = EXPECTS_UNMAPPED.replace(true);
-    let received = receive();
-    EXPECTS_UNMAPPED.set(before);
-    received
+    /// Also when a panic unwinds.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            EXPECTS_UNMAPPED.set(self.0);
+        }
+    }
+    let _restore = Restore(EXPECTS_UNMAPPED.replace(true));
+    receive()
 }
 
 /// Returns whether the program may have unmapped memory that this thread copies to, and
