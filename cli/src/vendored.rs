@@ -126,10 +126,17 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
     name.starts_with(prefix.as_bytes())
 }
 
+/// Returns whether a program is a Python by its name, which a version may follow. It is executed, so
+/// a script whose name merely begins so is none.
 fn is_python(program: &Path) -> bool {
-    ["python", "pypy"]
-        .iter()
-        .any(|name| has_prefix(program, name))
+    let name = program.file_name().unwrap_or_default().as_bytes();
+    let is_version = |rest: &[u8]| {
+        rest.iter()
+            .all(|b| b.is_ascii_digit() || b".td".contains(b))
+    };
+    [&b"python"[..], b"pypy"]
+        .into_iter()
+        .any(|start| name.strip_prefix(start).is_some_and(is_version))
 }
 
 /// Returns whether a package that this Python can import has a copy.
@@ -274,5 +281,15 @@ mod tests {
         script(&path, &format!("#!{}\n", path.display()));
         assert_eq!(interpreters(path).len(), MAX_SCRIPTS + 1);
         fs::remove_dir_all(&root).expect("own directory");
+    }
+
+    #[test]
+    fn only_a_version_may_follow_the_name_of_a_python() {
+        for name in ["python", "python3", "python3.11", "python3.13t", "pypy3"] {
+            assert!(is_python(Path::new(&format!("/usr/bin/{name}"))), "{name}");
+        }
+        for name in ["python-cleanup.sh", "python_bench.py", "mypython", "bash"] {
+            assert!(!is_python(Path::new(name)), "{name}");
+        }
     }
 }
