@@ -23,7 +23,7 @@ ip -n "$far" link set eth0 gso_max_segs 1
 serve() {
     port=$((port + 1))
     address=198.51.100.1:$port
-    inside "$far" $limit env URXE_CONGESTION="$2" "$incast" serve "$1" "$address" 2>"$directory/server" &
+    start "$far" $limit env URXE_CONGESTION="$2" "$incast" serve "$1" "$address" 2>"$directory/server" &
     server=$!
     sleep 2
 }
@@ -68,10 +68,10 @@ for queue in 32kb 125kb 1mb; do
     while read -r carrier algorithm; do
         bottleneck to-b $queue
         serve "$carrier" "$algorithm"
-        # The bulk is another process of the host, and ends with its time limit.
+        # The bulk is another process of the host, and longer than the small messages take.
         alone=$(inside "$near" $limit env URXE_CONGESTION="$algorithm" "$incast" ping "$carrier" "$address" 1000)
-        inside "$near" 30 env URXE_CONGESTION="$algorithm" \
-            "$incast" send "$carrier" "$address" 1 1000000000 >/dev/null 2>&1 &
+        start "$near" $limit env URXE_CONGESTION="$algorithm" \
+            "$incast" send "$carrier" "$address" 1 100000000000 >/dev/null 2>&1 &
         bulk=$!
         sleep 3
         behind=$(inside "$near" $limit env URXE_CONGESTION="$algorithm" "$incast" ping "$carrier" "$address" 1000)

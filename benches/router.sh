@@ -24,6 +24,14 @@ inside() {
     timeout "$limit" ip netns exec "$namespace" "$@"
 }
 
+# start NAMESPACE SECONDS COMMAND...: like inside, for the background. `$!` is then the process that ends the
+# command when it is killed.
+start() {
+    local namespace=$1 limit=$2
+    shift 2
+    exec timeout "$limit" ip netns exec "$namespace" "$@"
+}
+
 host() {
     local namespace=$1 interface=$2 network=$3
     ip netns add "$namespace"
