@@ -76,7 +76,12 @@ carry() {
         sleep 0.3
     done >/tmp/samples
     echo "$(cut -d ' ' -f 1 /proc/uptime) $(delivered "$receiver")" >>/tmp/samples
-    wait $asking || { status=$?; kill $pid 2>/dev/null; tail -qn 3 /tmp/said /tmp/served; }
+    # The child of the subshell is `timeout`, which ends the server.
+    wait $asking || {
+        status=$?
+        kill $(cat /proc/$pid/task/$pid/children) 2>/dev/null
+        tail -qn 3 /tmp/said /tmp/served
+    }
     wait $pid
     if [ $status -ne 0 ]; then
         echo "loss: $name - -"

@@ -85,7 +85,10 @@ pub(crate) struct RxeOptions {
 
     /// Measure TCP CUBIC, rxe and urxe in turn over paths with random losses, this many times each
     #[arg(long, value_name = "ROUNDS", num_args = 0..=1, default_missing_value = "3",
-        conflicts_with_all = ["bench", "fuzz", "kernels"])]
+        conflicts_with_all = [
+            "again", "between", "bench", "capture", "evaluate", "fuzz", "kernels", "list", "only", "quick",
+            "shell"
+        ])]
     loss: Option<u32>,
 
     /// List the cells instead of running them
