@@ -26,13 +26,13 @@ fn sides(path: &RoutedPath) -> (Side, Side) {
     (server, client)
 }
 
-/// Starts a transfer of two seconds or more, waits until it has begun, and returns it with its
+/// Starts a transfer of eight seconds or more, waits until it has begun, and returns it with its
 /// number of messages of 4096 bytes.
 fn long_transfer(path: &RoutedPath) -> (Pair, u64) {
     const ITERATIONS: u64 = 5000;
     let before = path.b.received_packets("vb");
     let (server, client) = sides(path);
-    let client = client.env("URXE_FAULTS", "rate=80Mbit");
+    let client = client.env("URXE_FAULTS", "rate=20Mbit");
     let run = Perftest::new("ib_write_bw", server, client, RoutedPath::B);
     // The ACK timeout is 4 s.
     let pair = run
