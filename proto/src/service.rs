@@ -23,6 +23,17 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Sends a packet that is only a header. Returns false when the sink is full.
+    pub(crate) fn send_header<T: Transmit>(&mut self, header: &Header, out: &mut T) -> bool {
+        let Some(packet) = out.stage(header.len()) else {
+            return false;
+        };
+        header.emit(packet);
+        out.commit();
+        self.counters.sent_packets += 1;
+        true
+    }
+
     /// Returns the BTH of a packet to the peer.
     ///
     /// # Panics

@@ -130,7 +130,8 @@ pub(super) struct LossRecovery {
     rnr_retry: u8,
     rnr_retries_left: u8,
     round_trip: RoundTrip,
-    /// Expired timers since the last valid sample or evidence of a loss: the exponent of the back-off.
+    /// Expired timers since the last valid sample or evidence of a loss: the exponent of the
+    /// back-off.
     backoff: u32,
     /// Whether a probe was sent since the last progress.
     has_probed: bool,
@@ -145,8 +146,8 @@ pub(super) struct LossRecovery {
 }
 
 impl LossRecovery {
-    /// Returns stopped recovery. `timeout` is the exponent of the ACK timeout, 0 to 31: 4.096 us x 2^n,
-    /// 0 for none. The retry counts are from 0 to 7; an `rnr_retry` of 7 means no limit.
+    /// Returns stopped recovery. `timeout` is the exponent of the ACK timeout, 0 to 31: 4.096 us x
+    /// 2^n, 0 for none. The retry counts are from 0 to 7; an `rnr_retry` of 7 means no limit.
     pub(super) fn new(timeout: u8, retry_cnt: u8, rnr_retry: u8) -> Self {
         let mut recovery = LossRecovery {
             ack_timeout: None,
@@ -334,6 +335,12 @@ impl LossRecovery {
     /// The smoothed round-trip time, once one was measured.
     pub(super) fn smoothed_round_trip(&self) -> Option<Duration> {
         self.round_trip.smoothed.map(Duration::from_nanos)
+    }
+
+    /// The shortest and the smoothed round-trip time in nanoseconds, once one was measured.
+    #[inline]
+    pub(super) fn round_trips(&self) -> Option<(u64, u64)> {
+        Some((self.round_trip.shortest?, self.round_trip.smoothed?))
     }
 
     /// The ACK timeout, if one is set.

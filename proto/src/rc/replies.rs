@@ -383,13 +383,7 @@ fn send_single_response<T: Transmit>(
     let msn = reply.msn;
     header.aeth = Some(Aeth { syndrome, msn });
     header.atomic_ack = original;
-    let Some(packet) = out.stage(header.len()) else {
-        return false;
-    };
-    header.emit(packet);
-    out.commit();
-    cx.counters.sent_packets += 1;
-    true
+    cx.send_header(&header, out)
 }
 
 /// Sends the responses to a READ, beginning with PSN `next`, up to `end`.

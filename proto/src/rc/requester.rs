@@ -6,14 +6,15 @@
 //! request are assigned when it is posted, so the requester keeps no record of each packet sent.
 //!
 //! The parts that have a state of their own are in `send_cursor`, `fast_retransmit`, `scoreboard`,
-//! `read_requests`, `single_read`, `receive_credits`, `send_quantum` and `short_probe`, and in
-//! `loss_recovery` and `congestion` beside this module. The other modules implement steps of the
-//! requester: `completer` handles what the peer sends, `requests` sends requests that require a
+//! `read_requests`, `single_read`, `receive_credits`, `send_quantum`, `pacing` and `short_probe`,
+//! and in `loss_recovery` and `congestion` beside this module. The other modules implement steps of
+//! the requester: `completer` handles what the peer sends, `requests` sends requests that require a
 //! response, `timeouts` handles timers, `retransmission` and `missing_responses` repair losses.
 
 mod completer;
 mod fast_retransmit;
 mod missing_responses;
+mod pacing;
 mod read_requests;
 mod receive_credits;
 mod requests;
@@ -38,6 +39,7 @@ use crate::time::Time;
 use crate::wire::{Bth, Headers, Operation, Position};
 use crate::work::{SendFlags, SendOp, SendWr, WcStatus};
 use fast_retransmit::FastRetransmit;
+use pacing::Pacing;
 use read_requests::ReadRequests;
 use receive_credits::ReceiveCredits;
 use scoreboard::Scoreboard;
@@ -68,9 +70,13 @@ enum Step {
     Full,
 }
 
-/// The least number of packets with AckReq in a window, so that acknowledgements pace the sender. In
-/// windows above the base window it is that number in each part of the base window's size.
+/// The least number of packets with AckReq in a window, so that acknowledgements pace the sender.
+/// In windows above the base window it is that number in each part of the base window's size.
 const ACKS_PER_WINDOW: u32 = 4;
+
+/// The most packets to which the window is inflated. With the largest MTU the out-of-order queue of
+/// a responder has room for as many.
+const MAX_INFLATED_WINDOW: u32 = 4096;
 
 /// The number of packets of a window whose round trip is measured.
 const SAMPLES_PER_WINDOW: u32 = 16;
@@ -104,6 +110,9 @@ pub(super) struct Requester {
     algorithm: Algorithm,
     window_limits: WindowLimits,
     quantum: SendQuantum,
+    pacing: Pacing,
+    /// The packets by which the window is inflated during the repair of a gap.
+    inflation: u32,
     /// A work request that cannot be sent, and its status once it is the oldest.
     unsendable: Option<(u64, WcStatus)>,
 }
@@ -135,6 +144,8 @@ impl Requester {
             algorithm,
             window_limits,
             quantum: SendQuantum::default(),
+            pacing: Pacing::default(),
+            inflation: 0,
             unsendable: None,
         })
     }
@@ -175,7 +186,11 @@ impl Requester {
 
     #[inline]
     pub(super) fn deadline(&self) -> Time {
-        self.recovery.deadline()
+        let deadline = self.recovery.deadline();
+        match self.awaits_pacing() {
+            true => deadline.min(self.pacing.resumes_at(self.sent_end)),
+            false => deadline,
+        }
     }
 
     /// Sends all packets that may be sent, and executes local operations in their order.
@@ -188,6 +203,9 @@ impl Requester {
         out: &mut T,
     ) -> bool {
         self.quantum.set_needed(false);
+        if self.pacing.is_active() {
+            self.quantum.pace(self.pacing.grant(self.sent_end, cx.now));
+        }
         if self.fast_retransmit.is_scheduled() && !self.transmit_scheduled(cx, host, out) {
             return true;
         }
@@ -261,6 +279,7 @@ impl Requester {
 
     /// See [`RcQp::require_send_quanta`](super::RcQp::require_send_quanta).
     pub(super) fn require_quanta(&mut self, required: bool) {
+        self.stop_pacing();
         self.quantum.require(required);
         self.window.set_short_path(required);
     }
@@ -272,7 +291,56 @@ impl Requester {
 
     /// See [`RcQp::needs_send_quantum`](super::RcQp::needs_send_quantum).
     pub(super) fn needs_quantum(&self) -> bool {
-        self.quantum.is_needed()
+        self.quantum.is_needed() && self.quantum.is_required()
+    }
+
+    /// Whether packets are withheld until pacing permits them.
+    #[inline]
+    fn awaits_pacing(&self) -> bool {
+        self.quantum.is_needed() && self.pacing.is_active()
+    }
+
+    /// Sets the rate of pacing after a round-trip sample.
+    fn set_pacing_rate(&mut self, attr: &QpAttr) {
+        if let Some((shortest, smoothed)) = self.recovery.round_trips()
+            && !self.quantum.is_required()
+        {
+            let window = self.window.packets();
+            if Pacing::is_needed(window, shortest) {
+                let starts = self.window.in_slow_start();
+                (self.pacing).set_rate(self.sent_end, window, smoothed, starts, attr.path_mtu);
+            } else {
+                self.pacing.stop();
+            }
+        }
+        if !self.pacing.is_active() {
+            self.stop_pacing();
+        }
+    }
+
+    /// Sends new packets at the rate of the window while the gap at `una` is repaired, if the peer
+    /// keeps them.
+    ///
+    /// Nothing is acknowledged until the gap has closed, although packets behind it arrive. So the
+    /// window is inflated, and pacing takes the place of the acknowledgements. Fast recovery (RFC
+    /// 5681, 3.2) inflates by one segment for each duplicate ACK. A responder sends no duplicate
+    /// ACKs, so here the inflation is a whole window, which pacing releases over time. The inflated
+    /// window has twice the window's size at most, also after a reduction ([`Self::window_room`]):
+    /// a responder drops requests that have been behind a gap for longer.
+    fn inflate_window(&mut self, attr: &QpAttr, now: Time) {
+        self.set_pacing_rate(attr);
+        if self.pacing.is_active() && self.fast_retransmit.peer_keeps_requests() {
+            let window = self.window.packets();
+            self.inflation = window.min(MAX_INFLATED_WINDOW.saturating_sub(window));
+            self.pacing.pace_repair(self.sent_end, now);
+        }
+    }
+
+    /// Sends without pacing until the next round-trip sample.
+    fn stop_pacing(&mut self) {
+        self.pacing.stop();
+        self.inflation = 0;
+        self.quantum.pace(u32::MAX);
     }
 
     /// The number of PSNs that may be used at the cursor now.
@@ -285,7 +353,8 @@ impl Requester {
     #[inline]
     fn window_room(&self, cursor: SendCursor) -> u32 {
         let in_flight = cursor.in_flight(self.una);
-        self.window.packets().saturating_sub(in_flight)
+        let window = self.window.packets();
+        (window + self.inflation.min(window)).saturating_sub(in_flight)
     }
 
     /// The number of PSNs that the send quantum still allows. PSNs used before need no quantum.
@@ -430,6 +499,7 @@ impl Requester {
     pub(super) fn path_changed(&mut self, attr: &QpAttr) {
         self.configure(attr);
         self.recovery.path_changed();
+        self.stop_pacing();
         self.window = self.new_window(attr);
         self.window.ignore_losses_before(self.sent_end);
         self.single_read.reset();
@@ -456,8 +526,8 @@ impl Requester {
         }
     }
 
-    /// Sends a keep-alive, unless an answer is outstanding, the receiver is not ready, or the sink is
-    /// full. Returns whether it was sent.
+    /// Sends a keep-alive, unless an answer is outstanding, the receiver is not ready, or the sink
+    /// is full. Returns whether it was sent.
     pub(super) fn send_keep_alive<T: Transmit>(&self, cx: &mut Context<'_>, out: &mut T) -> bool {
         if self.awaits_answer() || self.recovery.waits_for_receiver() {
             return false;
@@ -508,6 +578,7 @@ impl SendSide for Requester {
         self.fast_retransmit = FastRetransmit::default();
         self.back_for_gap = false;
         self.short_probe = ShortProbe::None;
+        self.stop_pacing();
         self.window = self.new_window(attr);
         self.window.ignore_losses_before(psn);
         self.unsendable = None;
@@ -558,6 +629,7 @@ impl SendSide for Requester {
     fn flush<H: Completions>(&mut self, cx: &mut Context<'_>, host: &mut H) {
         cx.flush_sends(&mut self.queue, host);
         self.recovery.reset();
+        self.stop_pacing();
         self.fast_retransmit.cancel();
         self.short_probe = ShortProbe::None;
         self.unsendable = None;

@@ -2,9 +2,9 @@
 //!
 //! A request is checked in the specification's order: its PSN, its place in the sequence of
 //! opcodes, the queue pair's permission, its length, the availability of a receive or a resource,
-//! and its access to memory. Only then is it executed. Two kinds differ: the permission of a FLUSH is
-//! checked after its resources, and the shared receive queue of an XRC packet before its permission.
-//! Each failed check determines the answer: drop, NAK or RNR NAK.
+//! and its access to memory. Only then is it executed. Two kinds differ: the permission of a FLUSH
+//! is checked after its resources, and the shared receive queue of an XRC packet before its
+//! permission. Each failed check determines the answer: drop, NAK or RNR NAK.
 
 mod execution;
 

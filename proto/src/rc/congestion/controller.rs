@@ -12,6 +12,10 @@ pub(super) trait Controller: Debug + Send {
     /// The congestion window in packets; at least 1.
     fn window(&self) -> u32;
 
+    /// Whether acknowledgements raise the window by half or more in each round trip. `is_idle` is
+    /// whether the last round trip shows no queue.
+    fn in_slow_start(&self, is_idle: bool) -> bool;
+
     /// Reports that `packets` packets were acknowledged for the first time.
     fn acknowledged(&mut self, now: Time, packets: u32, growth: Growth);
 
@@ -19,11 +23,12 @@ pub(super) trait Controller: Debug + Send {
     /// changed.
     fn round_trip(&mut self, now: Time, took: Duration) -> bool;
 
-    /// Reports a loss shown by a gap: later packets were delivered.
-    fn lost(&mut self, now: Time);
+    /// Reports a loss shown by a gap: later packets were delivered. `queued` is the part of the
+    /// last round trip, 0 to 1, for which its packet was in a queue.
+    fn lost(&mut self, now: Time, queued: f32);
 
-    /// Reports that the last loss was one of many in a window: a queue has overflowed.
-    fn overflowed(&mut self) {}
+    /// Reports a further loss in the window that the last loss reduced, the `losses`th.
+    fn lost_again(&mut self, _losses: u32) {}
 
     /// Reports a timeout without an answer.
     fn timed_out(&mut self, now: Time);
@@ -43,6 +48,8 @@ pub(super) struct Growth {
     /// receive buffer of a peer. The window then grows by half in each round trip: the effect of
     /// doubling it is known when it has doubled again, and the queue overflows.
     pub(super) is_idle: bool,
+    /// The part of the last round trip, 0 to 1, for which its packet was in a queue.
+    pub(super) queued: f32,
     /// The window up to which it may grow, in packets.
     pub(super) limit: f32,
 }

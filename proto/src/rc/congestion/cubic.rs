@@ -8,7 +8,7 @@ use std::time::Duration;
 const C: f32 = 0.4;
 
 /// The factor applied to the window for a loss (RFC 9438, 4.6).
-const BETA: f32 = 0.7;
+pub(super) const BETA: f32 = 0.7;
 
 /// The growth of the Reno-friendly window, in packets per window (RFC 9438, 4.3).
 const RENO_ALPHA: f32 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
@@ -59,6 +59,42 @@ impl Cubic {
         }
     }
 
+    /// The window in packets, with its fraction.
+    pub(super) fn exact_window(&self) -> f32 {
+        self.window
+    }
+
+    /// The last round trip.
+    pub(super) fn last_round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
+    /// Multiplies the window by `factor` after a loss of a random packet. It shows no other flow,
+    /// so the window before it stays the one that the cubic function approaches.
+    pub(super) fn lost_at_random(&mut self, factor: f32) {
+        self.window_max = self.window;
+        self.reduce_to(factor);
+    }
+
+    /// Multiplies the window by `factor` after a loss in a queue.
+    pub(super) fn lost_in_queue(&mut self, factor: f32) {
+        self.note_maximum();
+        self.reduce_to(factor);
+    }
+
+    /// Multiplies the window, which a loss has reduced, by `factor`.
+    pub(super) fn reduce_further(&mut self, factor: f32) {
+        self.reduce_to(factor);
+    }
+
+    /// Raises the window by `packets`, up to `limit`. A new stage of congestion avoidance begins
+    /// there.
+    pub(super) fn raise(&mut self, packets: f32, limit: f32) {
+        self.window = (self.window + packets).min(limit);
+        self.window_max = self.window_max.max(self.window);
+        self.epoch = None;
+    }
+
     fn begin_epoch(&self, now: Time) -> Epoch {
         let distance = (self.window_max - self.window).max(0.0);
         Epoch {
@@ -87,20 +123,34 @@ impl Cubic {
 
     /// Records the window at a loss. If it did not reach the last one, another flow needs a part of
     /// the path (fast convergence, RFC 9438, 4.7).
-    fn reduce(&mut self) {
+    fn note_maximum(&mut self) {
         self.window_max = match self.window < self.window_max {
             true => self.window * (1.0 + BETA) / 2.0,
             false => self.window,
         };
-        self.threshold = (self.window * BETA).max(MINIMUM_AFTER_LOSS).min(self.limit);
+    }
+
+    /// Ends slow start at `factor` times the window, and the stage of congestion avoidance.
+    fn end_stage(&mut self, factor: f32) {
+        let threshold = (self.window * factor).max(MINIMUM_AFTER_LOSS);
+        self.threshold = threshold.min(self.limit);
         self.is_lossless = false;
         self.epoch = None;
+    }
+
+    fn reduce_to(&mut self, factor: f32) {
+        self.end_stage(factor);
+        self.window = self.threshold;
     }
 }
 
 impl Controller for Cubic {
     fn window(&self) -> u32 {
         (self.window as u32).max(1)
+    }
+
+    fn in_slow_start(&self, is_idle: bool) -> bool {
+        self.window < self.threshold || (self.is_lossless && is_idle)
     }
 
     fn acknowledged(&mut self, now: Time, packets: u32, growth: Growth) {
@@ -120,13 +170,13 @@ impl Controller for Cubic {
         false
     }
 
-    fn lost(&mut self, _now: Time) {
-        self.reduce();
-        self.window = self.threshold;
+    fn lost(&mut self, _now: Time, _queued: f32) {
+        self.lost_in_queue(BETA);
     }
 
     fn timed_out(&mut self, _now: Time) {
-        self.reduce();
+        self.note_maximum();
+        self.end_stage(BETA);
         self.window = 1.0;
     }
 
@@ -156,7 +206,7 @@ mod tests {
     fn after_loss(packets: f32) -> Cubic {
         let mut cubic = Cubic::new(Sizes::new(Mtu::B4096, WindowLimits::fixed(LIMIT * 4096)));
         cubic.window = packets;
-        cubic.lost(Time(0));
+        cubic.lost(Time(0), 0.0);
         cubic
     }
 
@@ -165,6 +215,7 @@ mod tests {
         let end = *now + time;
         let growth = Growth {
             is_idle: false,
+            queued: 0.0,
             limit: LIMIT as f32,
         };
         while *now < end {
@@ -218,7 +269,7 @@ mod tests {
     fn second_loss_at_a_smaller_window_lowers_the_maximum_further() {
         let mut cubic = after_loss(1000.0);
         assert_eq!(cubic.window_max, 1000.0);
-        cubic.lost(Time(1));
+        cubic.lost(Time(1), 0.0);
         assert!(
             (cubic.window_max - 595.0).abs() < 1.0,
             "{}",

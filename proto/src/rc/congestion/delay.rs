@@ -30,6 +30,10 @@ const AFTER_LOSS: f32 = 0.875;
 /// a queue overflowed.
 const AFTER_OVERFLOW: f32 = 0.5;
 
+/// The number of losses in a window that show an overflow. With 1% of random losses, 1 window of 64
+/// packets in 250 has as many.
+const OVERFLOW_LOSSES: u32 = 4;
+
 /// Keeps the queueing delay below a target, like Swift (SIGCOMM 2020).
 ///
 /// The window grows in each round trip below the target, and shrinks in proportion to the excess. A
@@ -78,6 +82,10 @@ impl Controller for Delay {
         (self.window as u32).max(1)
     }
 
+    fn in_slow_start(&self, is_idle: bool) -> bool {
+        self.starting && (self.window < self.startup || is_idle)
+    }
+
     fn acknowledged(&mut self, _now: Time, packets: u32, growth: Growth) {
         let packets = packets as f32;
         if self.starting && self.window < self.startup {
@@ -106,15 +114,15 @@ impl Controller for Delay {
         shrinks
     }
 
-    fn lost(&mut self, _now: Time) {
+    fn lost(&mut self, _now: Time, _queued: f32) {
         let overflow = self.queued > self.target() / 2;
         let part = if overflow { AFTER_OVERFLOW } else { AFTER_LOSS };
         self.has_halved = overflow;
         self.shrink(part, MINIMUM_AFTER_LOSS);
     }
 
-    fn overflowed(&mut self) {
-        if !self.has_halved {
+    fn lost_again(&mut self, losses: u32) {
+        if losses >= OVERFLOW_LOSSES && !self.has_halved {
             self.shrink(AFTER_OVERFLOW / AFTER_LOSS, MINIMUM_AFTER_LOSS);
             self.has_halved = true;
         }
@@ -183,6 +191,7 @@ mod tests {
             delay.round_trip(Time(0), took);
             let growth = Growth {
                 is_idle: false,
+                queued: 0.0,
                 limit: delay.sizes.limit,
             };
             delay.acknowledged(Time(0), delay.window(), growth);
@@ -210,21 +219,21 @@ mod tests {
     #[test]
     fn loss_reduces_the_window_by_an_eighth_or_with_a_queue_by_half() {
         let mut delay = after(20, SHORT);
-        delay.lost(Time(0));
+        delay.lost(Time(0), 0.0);
         assert_eq!(delay.window(), 56);
         let mut delay = after(20, SHORT);
         trips(&mut delay, 1, SHORT + TARGET);
-        delay.lost(Time(0));
+        delay.lost(Time(0), 0.0);
         assert_eq!(delay.window(), 32);
     }
 
     #[test]
     fn many_losses_in_a_window_halve_it() {
         let mut delay = after(20, SHORT);
-        delay.lost(Time(0));
-        delay.overflowed();
+        delay.lost(Time(0), 0.0);
+        delay.lost_again(OVERFLOW_LOSSES);
         assert_eq!(delay.window(), 32);
-        delay.overflowed();
+        delay.lost_again(OVERFLOW_LOSSES);
         assert_eq!(delay.window(), 32);
     }
 
@@ -245,12 +254,17 @@ mod tests {
         };
         let mut delay = Delay::new(Sizes::new(Mtu::B4096, limits));
         trips(&mut delay, 20, SHORT);
-        delay.lost(Time(0));
+        delay.lost(Time(0), 0.0);
         let grow = |delay: &mut Delay, is_idle: bool| {
             for _ in 0..40 {
                 let limit = delay.sizes.limit;
                 delay.round_trip(Time(0), SHORT);
-                delay.acknowledged(Time(0), delay.window(), Growth { is_idle, limit });
+                let growth = Growth {
+                    is_idle,
+                    queued: 0.0,
+                    limit,
+                };
+                delay.acknowledged(Time(0), delay.window(), growth);
             }
             delay.window()
         };

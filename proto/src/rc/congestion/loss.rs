@@ -33,6 +33,10 @@ impl Controller for Loss {
         (self.window as u32).max(1)
     }
 
+    fn in_slow_start(&self, is_idle: bool) -> bool {
+        self.window < self.threshold || (self.is_lossless && is_idle)
+    }
+
     fn acknowledged(&mut self, _now: Time, packets: u32, growth: Growth) {
         let packets = packets as f32;
         if self.window < self.threshold {
@@ -48,7 +52,7 @@ impl Controller for Loss {
         false
     }
 
-    fn lost(&mut self, _now: Time) {
+    fn lost(&mut self, _now: Time, _queued: f32) {
         self.window = (self.window / 2.0).max(MINIMUM_AFTER_LOSS).min(self.limit);
         self.threshold = self.window;
         self.is_lossless = false;
@@ -81,6 +85,7 @@ mod tests {
     fn growth(limit: u32) -> Growth {
         Growth {
             is_idle: false,
+            queued: 0.0,
             limit: limit as f32,
         }
     }
@@ -97,7 +102,7 @@ mod tests {
         assert_eq!(loss.window(), 32);
         loss.acknowledged(Time(0), 1000, growth(64));
         assert_eq!(loss.window(), 64);
-        loss.lost(Time(0));
+        loss.lost(Time(0), 0.0);
         assert_eq!(loss.window(), 32);
         loss.acknowledged(Time(0), 32, growth(64));
         assert_eq!(loss.window(), 33);
@@ -107,7 +112,7 @@ mod tests {
     fn timeout_leaves_one_packet_and_loss_at_least_one() {
         let mut loss = loss(2);
         for _ in 0..5 {
-            loss.lost(Time(0));
+            loss.lost(Time(0), 0.0);
         }
         assert!(loss.window() >= 1);
         loss.timed_out(Time(0));

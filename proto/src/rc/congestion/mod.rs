@@ -1,8 +1,8 @@
 //! Congestion control: the window of packets that a connection may have in flight.
 //!
 //! The specification only bounds the packets outstanding and leaves the rest to the implementation.
-//! The algorithms are `cubic`, `delay` and `loss`. Congestion notifications limit the window of
-//! each. `docs/CONGESTION.md` compares them.
+//! The algorithms are `cubic`, `delay`, `loss` and `veno`. Congestion notifications limit the
+//! window of each. `docs/CONGESTION.md` compares them.
 
 mod controller;
 mod cubic;
@@ -10,6 +10,7 @@ mod delay;
 mod loss;
 mod notification;
 mod round_trips;
+mod veno;
 
 use super::loss_recovery::RoundTripSample;
 use crate::mtu::Mtu;
@@ -24,6 +25,7 @@ use notification::NotificationLimit;
 use round_trips::RoundTrips;
 use std::fmt::{self, Display};
 use std::str::FromStr;
+use veno::Veno;
 
 /// The initial window, in packets.
 pub(super) const INITIAL_WINDOW: u32 = 16;
@@ -37,13 +39,20 @@ pub enum Algorithm {
     /// Based on round-trip times, like Swift (SIGCOMM 2020).
     Delay,
     /// Based on losses (RFC 5681).
-    #[default]
     Loss,
+    /// CUBIC that tells random losses from those of a queue, like TCP Veno.
+    #[default]
+    Veno,
 }
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::Delay, Algorithm::Loss];
+    pub const ALL: [Algorithm; 4] = [
+        Algorithm::Cubic,
+        Algorithm::Delay,
+        Algorithm::Loss,
+        Algorithm::Veno,
+    ];
 
     /// The name by which the algorithm is selected.
     pub const fn name(self) -> &'static str {
@@ -51,6 +60,7 @@ impl Algorithm {
             Algorithm::Cubic => "cubic",
             Algorithm::Delay => "delay",
             Algorithm::Loss => "loss",
+            Algorithm::Veno => "veno",
         }
     }
 
@@ -59,6 +69,7 @@ impl Algorithm {
             Algorithm::Cubic => Box::new(Cubic::new(sizes)),
             Algorithm::Delay => Box::new(Delay::new(sizes)),
             Algorithm::Loss => Box::new(Loss::new(sizes)),
+            Algorithm::Veno => Box::new(Veno::new(sizes)),
         }
     }
 }
@@ -71,7 +82,10 @@ impl Display for Algorithm {
 
 /// The error for an unknown algorithm name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no way to control congestion called «{0}»: the names are cubic, delay and loss")]
+#[error(
+    "there is no way to control congestion called «{0}»: the names are cubic, delay, loss and \
+     veno"
+)]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -108,8 +122,8 @@ impl Sizes {
 pub struct WindowLimits {
     /// The bytes that may be in flight on any path: what the receive buffer of a peer holds.
     pub base_bytes: u32,
-    /// The bytes that may be in flight on a path whose round trip shows no long queue. READ requests
-    /// with `max_rd_atomic` 1 may ask for more if this exceeds `base_bytes`.
+    /// The bytes that may be in flight on a path whose round trip shows no long queue. READ
+    /// requests with `max_rd_atomic` 1 may ask for more if this exceeds `base_bytes`.
     pub max_bytes: u32,
 }
 
@@ -153,7 +167,7 @@ pub(super) struct Window {
     is_short_path: bool,
     /// A loss before this PSN does not reduce the window again (the recovery point of RFC 6675).
     recovery_point: Psn,
-    /// The number of losses since one has reduced the window.
+    /// The number of losses since a loss or a timeout has reduced the window, with that loss.
     losses: u32,
     /// What last reduced the window, and the controller before that.
     reduced: Option<(Reduction, Box<dyn Controller>)>,
@@ -167,10 +181,6 @@ enum Reduction {
     /// A timeout, the first of those without an answer in between.
     Timeout,
 }
-
-/// The number of losses in a window that show an overflow. With 1% of random losses, 1 window of 64
-/// packets in 250 has as many.
-const OVERFLOW_LOSSES: u32 = 4;
 
 impl Window {
     pub(super) fn new(algorithm: Algorithm, mtu: Mtu, limits: WindowLimits) -> Self {
@@ -196,6 +206,12 @@ impl Window {
     #[inline]
     pub(super) fn packets(&self) -> u32 {
         self.packets
+    }
+
+    /// Whether the window is in slow start.
+    pub(super) fn in_slow_start(&self) -> bool {
+        let is_idle = self.round_trips.show_no_queue();
+        self.controller.in_slow_start(is_idle)
     }
 
     /// Updates the window after a change of the controller, the notifications or the path.
@@ -248,6 +264,7 @@ impl Window {
         if window < limit {
             let growth = Growth {
                 is_idle: self.round_trips.show_no_queue(),
+                queued: self.round_trips.queued(),
                 limit: limit as f32,
             };
             self.controller.acknowledged(now, packets, growth);
@@ -283,14 +300,12 @@ impl Window {
         // space.
         if !una.before(point) || point.after(sent_end) {
             self.reduced = Some((Reduction::Loss, self.controller.copy()));
-            self.controller.lost(now);
+            self.controller.lost(now, self.round_trips.queued());
             self.recovery_point = sent_end;
             self.losses = 1;
         } else {
             self.losses = self.losses.saturating_add(1);
-            if self.losses == OVERFLOW_LOSSES {
-                self.controller.overflowed();
-            }
+            self.controller.lost_again(self.losses);
         }
         self.update();
     }
@@ -306,6 +321,7 @@ impl Window {
         self.controller.timed_out(now);
         self.update();
         self.recovery_point = sent_end;
+        self.losses = 0;
     }
 
     /// Restores the window after a timeout: an answer to an earlier packet arrived after it.

@@ -1,5 +1,6 @@
 //! What round trips show about the queue of a path.
 
+use crate::time::nanos;
 use std::time::Duration;
 
 /// The queueing delay up to which a path counts as idle, as a fraction (1/8) of the shortest round
@@ -15,14 +16,23 @@ const LONG_FRACTION: u32 = 2;
 pub(super) struct RoundTrips {
     shortest: Option<Duration>,
     last: Duration,
+    queued: f32,
 }
 
 impl RoundTrips {
     /// Adds a sample.
     #[inline]
     pub(super) fn add(&mut self, took: Duration) {
-        self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
+        let shortest = self.shortest.map_or(took, |shortest| shortest.min(took));
+        self.shortest = Some(shortest);
         self.last = took;
+        self.queued = nanos(took - shortest) as f32 / nanos(took).max(1) as f32;
+    }
+
+    /// The part of the last round trip, 0 to 1, for which its packet was in a queue.
+    #[inline]
+    pub(super) fn queued(&self) -> f32 {
+        self.queued
     }
 
     /// Whether the last round trip is known and shows no queue.

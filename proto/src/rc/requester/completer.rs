@@ -154,6 +154,7 @@ impl Requester {
     pub(super) fn repair_gap(&mut self, cx: &mut Context<'_>) {
         self.recovery.gap_repaired(self.una, self.sent_end, cx.now);
         self.window.lost(cx.now, self.una, self.sent_end);
+        self.inflate_window(cx.attr, cx.now);
         self.retransmit();
     }
 
@@ -226,6 +227,7 @@ impl Requester {
             false => self.in_flight(),
         };
         self.una = reached;
+        self.inflation = 0;
         self.single_read
             .progressed(reached, self.window.base(), cx.now);
         self.short_probe = ShortProbe::None;
@@ -240,6 +242,7 @@ impl Requester {
         }
         if let Some(sample) = self.recovery.measured(reached, self.sent_end, cx.now) {
             self.window.round_trip(cx.now, sample);
+            self.set_pacing_rate(cx.attr);
         }
         self.window.acknowledged(cx.now, packets as u32, in_flight);
         self.recovery

@@ -70,7 +70,12 @@ impl Requester {
             let end = self.attempt_end(cursor.psn, cursor.psn + packets);
             packets = end.diff(cursor.psn) as u32;
         }
-        if self.quantum_room(cursor) < packets {
+        // Pacing delays a request until it permits a packet, and later packets for all responses.
+        let quantum = match self.pacing.is_active() {
+            true => u32::from(in_flight > 0),
+            false => packets,
+        };
+        if self.quantum_room(cursor) < quantum {
             self.quantum.set_needed(true);
             return Step::Wait;
         }

@@ -12,6 +12,7 @@ impl Requester {
     /// Goes back: the next packet sent is the oldest that is not done.
     pub(super) fn go_back(&mut self) {
         self.fast_retransmit.cancel();
+        self.inflation = 0;
         self.scoreboard.clear();
         self.back_for_gap = false;
         self.short_probe = ShortProbe::None;

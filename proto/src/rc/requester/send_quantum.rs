@@ -1,55 +1,82 @@
 //! The send quantum: the number of new PSNs that a requester may use on a shared path.
 
 /// The unused part of the send quantum.
-#[derive(Clone, Copy, Debug, Default)]
+///
+/// On a path that is shared within the host the driver gives the quanta, on a long path pacing
+/// does.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct SendQuantum {
-    /// New PSNs that may still be used; `None` where no quantum is required.
-    left: Option<u32>,
+    /// New PSNs that may still be used; `u32::MAX` where no quantum is needed.
+    left: u32,
+    /// Whether the driver gives the quanta.
+    is_required: bool,
     /// Whether a packet was withheld for lack of a quantum.
     is_needed: bool,
 }
 
+impl Default for SendQuantum {
+    fn default() -> Self {
+        SendQuantum {
+            left: u32::MAX,
+            is_required: false,
+            is_needed: false,
+        }
+    }
+}
+
 impl SendQuantum {
-    /// Sets whether new PSNs need a quantum.
+    /// Sets whether new PSNs need a quantum of the driver.
     pub(super) fn require(&mut self, required: bool) {
         *self = SendQuantum {
-            left: required.then_some(0),
+            left: if required { 0 } else { u32::MAX },
+            is_required: required,
             is_needed: false,
         };
     }
 
-    /// Whether new PSNs need a quantum.
+    /// Whether new PSNs need a quantum of the driver.
     pub(super) fn is_required(&self) -> bool {
-        self.left.is_some()
+        self.is_required
     }
 
-    /// Raises the quantum to `psns`, the unused part included.
+    /// Raises the driver's quantum to `psns`, the unused part included.
     pub(super) fn renew(&mut self, psns: u32) {
-        if let Some(left) = &mut self.left {
-            *left = psns.max(*left);
+        if self.is_required {
+            self.left = psns.max(self.left);
+            self.is_needed = false;
         }
-        self.is_needed = false;
+    }
+
+    /// Sets the number of PSNs that pacing permits now, `u32::MAX` where it does not limit them.
+    pub(super) fn pace(&mut self, psns: u32) {
+        if !self.is_required {
+            self.left = psns;
+        }
     }
 
     /// The number of new PSNs that may be used.
+    #[inline]
     pub(super) fn left(&self) -> u32 {
-        self.left.unwrap_or(u32::MAX)
+        self.left
     }
 
     /// Records whether a packet was withheld for lack of a quantum.
+    #[inline]
     pub(super) fn set_needed(&mut self, needed: bool) {
         self.is_needed = needed;
     }
 
     /// Whether a packet was withheld for lack of a quantum.
+    #[inline]
     pub(super) fn is_needed(&self) -> bool {
         self.is_needed
     }
 
     /// Deducts `psns` new PSNs that were used.
+    #[inline]
     pub(super) fn spend(&mut self, psns: u32) {
-        if let Some(left) = &mut self.left {
-            *left = left.saturating_sub(psns);
+        if self.left != u32::MAX {
+            self.left = self.left.saturating_sub(psns);
         }
     }
 }

@@ -44,11 +44,5 @@ pub(super) fn send_duplicate<T: Transmit>(
         length: 0,
     };
     let header = header.with_ack_req(true).with_reth(nothing);
-    let Some(packet) = out.stage(header.len()) else {
-        return false;
-    };
-    header.emit(packet);
-    out.commit();
-    cx.counters.sent_packets += 1;
-    true
+    cx.send_header(&header, out)
 }

@@ -15,6 +15,10 @@ const LONG_PAYLOAD: usize = 512;
 impl Requester {
     /// Runs the timers that have expired.
     pub(in crate::rc) fn expire<H: Host>(&mut self, cx: &mut Context<'_>, host: &mut H) -> Outcome {
+        if self.awaits_pacing() && self.pacing.resumes_at(self.sent_end) <= cx.now {
+            // The next transmission sends what pacing permits now.
+            self.quantum.set_needed(false);
+        }
         match self.recovery.expire(cx.now) {
             Expired::Nothing | Expired::RnrOver => {}
             Expired::RepairGap if self.has_gone_back() => {}

@@ -11,6 +11,7 @@ mod final_acks;
 mod liveness;
 mod local;
 mod migration;
+mod pacing;
 mod recovery;
 mod reordering;
 mod requester;
@@ -198,6 +199,18 @@ impl Endpoint {
     /// Returns the packets that it sends now.
     fn poll(&mut self) -> Vec<Sent> {
         self.poll_room(usize::MAX).0
+    }
+
+    /// Advances the clock by `time`. Returns the packets that it sends meanwhile, paced.
+    fn poll_for(&mut self, time: Duration) -> Vec<Sent> {
+        let end = self.now + time;
+        let mut packets = self.poll();
+        while self.qp.deadline() < end {
+            self.wait_for_deadline();
+            packets.append(&mut self.poll());
+        }
+        self.now = end;
+        packets
     }
 
     /// Returns the packets sent into a sink with room for `room`, and whether more are pending.
