@@ -2,6 +2,7 @@
 
 mod selection;
 mod speed;
+mod watched;
 
 use crate::counters;
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType};
@@ -85,9 +86,19 @@ struct Port {
 /// The error of the system call if the kernel does not list the interfaces, or a
 /// [`SelectionError`] as an error of kind [`io::ErrorKind::InvalidInput`].
 pub fn devices() -> io::Result<Vec<Arc<Device>>> {
-    let selection = selection()?;
-    let mut interfaces = usable_interfaces()?;
-    choose(selection, &mut interfaces);
+    chosen_devices(usable_interfaces()?)
+}
+
+/// Like [`devices`], for calls that are made for each connection.
+///
+/// # Errors
+/// As for [`devices`].
+pub(crate) fn watched_devices() -> io::Result<Vec<Arc<Device>>> {
+    chosen_devices(usable(watched::interfaces()?))
+}
+
+fn chosen_devices(mut interfaces: Vec<Interface>) -> io::Result<Vec<Arc<Device>>> {
+    choose(selection()?, &mut interfaces);
     Ok(interfaces.iter().map(known_or_new).collect())
 }
 
@@ -136,9 +147,12 @@ pub(crate) fn all_devices() -> io::Result<Vec<Arc<Device>>> {
 }
 
 fn usable_interfaces() -> io::Result<Vec<Interface>> {
-    let mut interfaces = list_interfaces()?;
+    list_interfaces().map(usable)
+}
+
+fn usable(mut interfaces: Vec<Interface>) -> Vec<Interface> {
     interfaces.retain(|interface| unusable(interface).is_none());
-    Ok(interfaces)
+    interfaces
 }
 
 /// Returns the interfaces that have no device, each with the reason.

@@ -289,6 +289,36 @@ fn cmtime_connects_and_disconnects() {
 }
 
 #[test]
+fn burst_of_connections_beyond_the_socket_buffer_is_established() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let _exclusive = exclusive();
+    // The buffer holds about 280 messages.
+    let runner = namespace
+        .runner()
+        .through(["env", "URXE_SOCKET_BUFFER=212992"]);
+    let _server = Server::start(&runner, "cmtime -b 127.0.0.1", TCP | 7471);
+    let client = run_here(&runner, "cmtime -s 127.0.0.1 -c 2000").success();
+    assert!(client.stdout.contains("disconnect"), "{client}");
+}
+
+#[test]
+fn connections_are_established_at_200_ms_and_with_5_percent_loss() {
+    let Some(namespace) = alone() else {
+        return;
+    };
+    let runner = |seed: u32| {
+        let faults = format!("URXE_FAULTS=delay=100ms,drop=5%,seed={seed}");
+        namespace.runner().through(["env", &faults])
+    };
+    let _server = Server::start(&runner(1), "cmtime -b 127.0.0.1", TCP | 7471);
+    // The program ends with an error if a connection fails.
+    let client = run_here(&runner(2), "cmtime -s 127.0.0.1 -c 100").success();
+    assert!(client.stdout.contains("disconnect"), "{client}");
+}
+
+#[test]
 fn perftest_connects_by_the_connection_manager() {
     if !require(&[PERFTEST]) {
         return;

@@ -1,6 +1,6 @@
 //! From IP addresses to devices: the device of an address, and the source for a destination.
 
-use crate::device::{Device, PORT, PortState, all_devices, devices};
+use crate::device::{Device, PORT, PortState, all_devices, watched_devices};
 use crate::ports::route::{self, udp_socket, with_port};
 use socket2::SockAddr;
 use std::io;
@@ -137,7 +137,7 @@ pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
     let on_link = |device: &Device| scope == 0 || device.interface_index() == scope;
     let devices = match is_loopback(ip) {
         true => all_devices(),
-        false => devices(),
+        false => watched_devices(),
     };
     let devices = devices.map_err(ResolveError::System)?;
     if let Some(bound) = with_address(devices, ip, on_link) {
@@ -156,7 +156,7 @@ pub fn device_of(address: SocketAddr) -> Result<Bound, ResolveError> {
 /// # Errors
 /// [`ResolveError::System`].
 pub(crate) fn device_of_gid(gid: Gid) -> Result<Option<Bound>, ResolveError> {
-    let devices = devices().map_err(ResolveError::System)?;
+    let devices = watched_devices().map_err(ResolveError::System)?;
     Ok(with_address(devices, gid.to_ip(), |_| true))
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn first_active(destination: IpAddr) -> Result<Bound, ResolveError> {
         IpAddr::V4(_) => v4,
         IpAddr::V6(ip) => !v4 && !ip.is_unicast_link_local(),
     };
-    let mut devices = devices().map_err(ResolveError::System)?;
+    let mut devices = watched_devices().map_err(ResolveError::System)?;
     devices.retain(|device| device.port_state() == PortState::Active);
     let first = |suits: &dyn Fn(&IpAddr) -> bool| {
         devices.iter().find_map(|device| {

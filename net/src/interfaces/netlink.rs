@@ -186,6 +186,14 @@ fn query(
     }
 }
 
+const LINKS_AND_ADDRESSES: libc::c_int =
+    libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+
+const ROUTES: libc::c_int = libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_ROUTE
+    | libc::RTMGRP_IPV4_RULE
+    | 1 << (libc::RTNLGRP_IPV6_RULE - 1);
+
 /// Reports changes of interfaces and addresses.
 #[derive(Debug)]
 pub struct Monitor {
@@ -198,7 +206,18 @@ impl Monitor {
     /// # Errors
     /// When netlink is refused: then changes can only be found by listing the interfaces again.
     pub fn new() -> io::Result<Monitor> {
-        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        Monitor::of(LINKS_AND_ADDRESSES)
+    }
+
+    /// Subscribes to changes of all that [`super::list`] returns: also of routes and their rules.
+    ///
+    /// # Errors
+    /// As for [`Monitor::new`].
+    pub fn of_everything() -> io::Result<Monitor> {
+        Monitor::of(LINKS_AND_ADDRESSES | ROUTES)
+    }
+
+    fn of(groups: libc::c_int) -> io::Result<Monitor> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, groups as u32))?;
         socket.set_non_blocking(true)?;
@@ -234,5 +253,6 @@ mod tests {
     fn no_change_is_reported_without_one() {
         let monitor = Monitor::new().unwrap();
         assert!(!monitor.changed());
+        assert!(!Monitor::of_everything().unwrap().changed());
     }
 }

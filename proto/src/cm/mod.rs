@@ -13,6 +13,7 @@
 //! Event::Disconnected <- DREP <- disconnect
 //! ```
 //!
+//! The unanswered REQs to a destination are limited (`pacing`); further requests wait in a FIFO.
 //! Unanswered messages are retransmitted, and duplicates get the same answer again. A connection
 //! that has ended stays in TimeWait until no packet of it can be in flight. The last event of an
 //! identifier marks its end.
@@ -28,8 +29,10 @@ mod event;
 mod listener;
 mod manager;
 mod outbox;
+mod pacing;
 mod resolution;
 mod retransmission;
+mod round_trip;
 #[cfg(test)]
 mod tests;
 pub mod timing;

@@ -22,6 +22,8 @@ pub struct Counters {
     pub sent: u64,
     /// MADs retransmitted for lack of an answer.
     pub retransmitted: u64,
+    /// REQs that waited because their destination had not answered enough of those before.
+    pub paced: u64,
     /// MADs received, including those counted below.
     pub received: u64,
     /// Dropped: not a valid MAD of communication management.

@@ -5,8 +5,9 @@
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// The maximum number of entries. Further ones are dropped; their senders retransmit.
-const MAX_ENTRIES: usize = 4096;
+/// The maximum number of entries: as many requests as may wait for a backlog, since a burst of them
+/// may be received at once. Further ones are dropped; their senders retransmit.
+const MAX_ENTRIES: usize = 16_384;
 
 /// The entries, oldest first.
 #[derive(Debug)]

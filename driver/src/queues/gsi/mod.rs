@@ -461,9 +461,9 @@ impl Gsi {
             .chain(new)
             .filter_map(|request| self.route(request, now, shared))
             .collect();
-        if self.pending.next_check() != Time::NEVER {
-            self.waker.deadline_moved(self.pending.next_check());
-        }
+        // Only the progress thread sends the packets to be forwarded that found a full queue.
+        let waiting = self.pending.next_check().min(shared.next_deadline());
+        self.waker.deadline_moved(waiting);
         let mut inner = lock(&self.inner);
         for mad in &mine {
             inner.manager.handle_mad(now, mad.address(), mad.payload());

@@ -7,7 +7,7 @@ use super::super::wire::{
 };
 use super::super::wire::{disconnect, mra, rej, rep, req, rtu};
 use super::super::{Address, CommId, Event, timing};
-use super::{Connection, ConnectionParameters, Outbox, State};
+use super::{Connection, ConnectionParameters, Outbox, Paced, Phase, State, Target};
 use crate::ids::{PKey, QKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
@@ -123,18 +123,24 @@ pub enum CallError {
 const FAILOVER_NOT_SUPPORTED: u8 = 1;
 
 impl Connection {
-    /// Starts an active connection: sends a REQ.
+    /// Returns an active connection whose REQ waits to be sent, at `place` among those to `target`.
     pub fn active(
         id: CommId,
         transaction: u64,
         request: &Connect,
+        (target, place): (Target, u64),
         now: Time,
-        out: &mut Outbox,
     ) -> Self {
         let ack_timeout = timing::ack_timeout(request.ack_delay, request.packet_life_time);
-        let mut connection = Connection {
+        let req = Message::Req(req_of(id, request, ack_timeout));
+        let response = timing::response(request.packet_life_time, request.remote_response_timeout);
+        let phase = Phase::Unsent {
+            req: Box::new(req.to_mad(transaction)),
+            expires: now + response * (u32::from(request.max_cm_retries) + 1),
+        };
+        Connection {
             id,
-            state: State::Idle,
+            state: State::ReqSent,
             abandoned: false,
             address: request.address,
             transaction,
@@ -161,15 +167,17 @@ impl Connection {
                 sl: request.sl,
             },
             packet_life_time: request.packet_life_time,
-            response: timing::response(request.packet_life_time, request.remote_response_timeout),
+            response,
             max_retries: request.max_cm_retries,
+            pacing: Some(Paced {
+                target,
+                place,
+                phase,
+            }),
             retransmission: None,
             answer: None,
             time_wait_ends: Time::NEVER,
-        };
-        let req = Message::Req(req_of(id, request, ack_timeout));
-        connection.send_repeatedly(now, State::ReqSent, &req, out);
-        connection
+        }
     }
 
     /// Accepts a request: sends a REP.
@@ -223,6 +231,10 @@ impl Connection {
         out: &mut Outbox,
     ) -> Result<(), CallError> {
         match self.state {
+            State::ReqSent if self.is_unsent() => {
+                self.enter(State::Idle);
+                Ok(())
+            }
             State::ReqSent
             | State::MraReqReceived
             | State::ReqReceived
@@ -355,6 +367,7 @@ impl Connection {
     pub fn abandon(&mut self, now: Time, transaction: u64, out: &mut Outbox) {
         self.abandoned = true;
         match self.state {
+            State::ReqSent if self.is_unsent() => self.enter(State::Idle),
             State::ReqSent | State::MraReqReceived => {
                 self.send_timeout_rej(out);
                 self.enter(State::Idle);

@@ -20,7 +20,7 @@ pub(in super::super) fn qpn_of(rep: &Rep, transport: Transport) -> Qpn {
 impl Connection {
     /// Whether the first REP is expected.
     pub fn awaits_rep(&self) -> bool {
-        matches!(self.state, State::ReqSent | State::MraReqReceived)
+        matches!(self.state, State::ReqSent | State::MraReqReceived) && !self.is_unsent()
     }
 
     /// Handles the expected REP.
@@ -52,13 +52,13 @@ impl Connection {
     }
 
     /// Handles a retransmitted REQ: its answer was lost, or the MRA was deferred until now.
-    pub fn on_duplicate_req(&mut self, out: &mut Outbox) {
+    pub fn on_duplicate_req(&mut self, now: Time, out: &mut Outbox) {
         out.counters.duplicates += 1;
         match self.state {
             State::MraReqSent => self.resend_answer(out),
             State::RepSent | State::MraRepReceived => {
-                if let Some(retransmission) = &self.retransmission {
-                    out.send_mad(self.address, retransmission.mad());
+                if let Some(retransmission) = &mut self.retransmission {
+                    out.send_mad(self.address, retransmission.repeat(now));
                 }
             }
             // A long delayed duplicate, or a faulty peer: the connection has ended.
@@ -96,7 +96,7 @@ impl Connection {
     /// ever.
     pub fn on_mra(&mut self, now: Time, mra: &Mra, out: &mut Outbox) {
         let state = match (self.state, mra.answered) {
-            (State::ReqSent, Answered::Req) => State::MraReqReceived,
+            (State::ReqSent, Answered::Req) if !self.is_unsent() => State::MraReqReceived,
             (State::RepSent, Answered::Rep) => State::MraRepReceived,
             (State::MraReqReceived | State::MraRepReceived, _) => {
                 out.counters.duplicates += 1;

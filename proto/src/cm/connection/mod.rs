@@ -1,17 +1,20 @@
 //! The state machine of one connection (12.9.5 to 12.9.8).
 //!
-//! `calls` has the calls of the program, `messages` the messages of the peer, `time` the timeouts.
+//! `calls` has the calls of the program, `messages` the messages of the peer, `time` the timeouts,
+//! `pacing` the wait before the REQ.
 //! A connection does not know the others. The manager finds the connection that a message is for,
 //! and checks its source.
 
 mod calls;
 mod messages;
+mod pacing;
 mod time;
 
 pub use calls::{Accept, CallError, Connect, MraWhen};
 pub(super) use messages::{qpn_of, refusal};
 
 use super::outbox::Outbox;
+use super::pacing::Target;
 use super::retransmission::Retransmission;
 use super::wire::path::Path;
 use super::wire::private_data::{Info, PrivateData};
@@ -103,6 +106,28 @@ pub(super) struct Peer {
     pub qpn: Qpn,
 }
 
+/// The part of an active connection in the pacing of REQs.
+#[derive(Debug)]
+struct Paced {
+    target: Target,
+    /// The place among the requests to the target.
+    place: u64,
+    phase: Phase,
+}
+
+/// The phases of a paced request.
+#[derive(Debug)]
+enum Phase {
+    /// The REQ waits to be sent.
+    Unsent { req: Box<Mad>, expires: Time },
+    /// The REQ was sent and counts as unanswered.
+    Counted,
+    /// The REQ was not answered in time, and waits to be retransmitted.
+    Lost { expires: Time },
+    /// The REQ was answered, or has no early retransmission left.
+    Done,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -124,6 +149,8 @@ pub(super) struct Connection {
     /// The response timeout of the peer.
     response: Duration,
     max_retries: u8,
+    /// The part of an active connection in the pacing of REQs.
+    pacing: Option<Paced>,
     /// The message to retransmit until it is answered.
     retransmission: Option<Retransmission>,
     /// The answer to resend when the peer retransmits its message.
@@ -184,6 +211,7 @@ impl Connection {
             packet_life_time: local_ack_timeout.saturating_sub(1),
             response: timing::from_peer(req.local_response_timeout),
             max_retries: req.max_cm_retries,
+            pacing: None,
             retransmission: None,
             answer: None,
             time_wait_ends: Time::NEVER,
@@ -230,6 +258,9 @@ impl Connection {
 
     /// The time at which to call [`Self::on_timeout`].
     pub fn deadline(&self) -> Time {
+        if let Some(expires) = self.wait_expires() {
+            return expires;
+        }
         match &self.retransmission {
             Some(retransmission) => retransmission.due(),
             None => self.time_wait_ends,

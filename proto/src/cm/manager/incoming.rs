@@ -50,11 +50,13 @@ impl<I: Ids> Manager<I> {
             Message::Rep(rep) => self.on_rep(now, from, &rep),
             Message::Rtu(rtu) => {
                 let to = self.find(&from, rtu.remote_comm_id, Some(rtu.local_comm_id));
+                self.measure(to, State::RepSent);
                 self.deliver(to, |connection, out| connection.on_rtu(&rtu, out));
             }
             Message::Dreq(dreq) => self.on_dreq(now, from, &dreq),
             Message::Drep(drep) => {
                 let to = self.find(&from, drep.remote_comm_id, Some(drep.local_comm_id));
+                self.measure(to, State::DreqSent);
                 self.deliver(to, |connection, out| connection.on_drep(now, &drep, out));
             }
             Message::SidrReq(req) => self.on_sidr_req(from, &req),
@@ -82,7 +84,9 @@ impl<I: Ids> Manager<I> {
             comm_id: req.local_comm_id,
         };
         if let Some(&id) = self.remote_ids.get(&remote_id) {
-            self.deliver(Some(id), Connection::on_duplicate_req);
+            self.deliver(Some(id), |connection, out| {
+                connection.on_duplicate_req(now, out);
+            });
             return;
         }
         let expires = now
@@ -168,12 +172,14 @@ impl<I: Ids> Manager<I> {
             comm_id: rep.local_comm_id,
         };
         let qpn = qpn_of(rep, connection.parameters().transport);
+        self.req_answered(id, true);
         if self.remote_ids.contains_key(&remote_id) {
             self.out.counters.unmatched += 1;
             return;
         }
         if let Some(stale) = self.connection_of_qp(gid, rep.ca_guid, qpn) {
             self.refuse_rep(from, rep, RejectReason::STALE_CONNECTION);
+            self.deliver(Some(id), |connection, _| connection.on_rep_refused(now));
             self.disconnect_stale(now, stale);
             return;
         }
@@ -186,6 +192,9 @@ impl<I: Ids> Manager<I> {
         // An MRA for a REQ comes from an ID that is not yet known here.
         let local = (mra.answered != Answered::Req).then_some(mra.local_comm_id);
         let to = self.find(&from, mra.remote_comm_id, local);
+        if let (Some(id), Answered::Req) = (to, mra.answered) {
+            self.req_answered(id, true);
+        }
         self.deliver(to, |connection, out| connection.on_mra(now, mra, out));
     }
 
@@ -205,6 +214,10 @@ impl<I: Ids> Manager<I> {
             let local = (rej.answered != Answered::Req).then_some(rej.local_comm_id);
             self.find(&from, rej.remote_comm_id, local)
         };
+        if let Some(id) = to {
+            // A REJ takes less time than a REP, for which the program creates a queue pair.
+            self.req_answered(id, false);
+        }
         self.deliver(to, |connection, out| connection.on_rej(now, rej, out));
     }
 

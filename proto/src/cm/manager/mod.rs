@@ -11,13 +11,15 @@ use super::connection::{
 use super::deadlines::Deadlines;
 use super::listener::{ListenAt, ListenError, ListenerId, Listeners};
 use super::outbox::{Counters, Outbox, Transmit};
+use super::pacing::{Outcome, RequestPacing, Target};
 use super::resolution::{Resolutions, Resolve, SidrAnswer};
+use super::round_trip::RoundTrips;
 use super::wire::private_data::{Info, PrivateData};
 use super::wire::{RejectReason, ServiceId, disconnect, mra, rej, rtu};
 use super::{CommId, Event, Ids};
 use crate::ids::{Gid, Qpn};
 use crate::time::Time;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The most attempts to find a free identifier.
 const MAX_ID_ATTEMPTS: usize = 64;
@@ -55,6 +57,10 @@ pub struct Manager<I> {
     listeners: Listeners,
     /// Requests beyond the backlogs.
     admission: Admission<RemoteId>,
+    /// The limits of unanswered REQs.
+    pacing: RequestPacing,
+    /// The round trips to peers, for REPs and DREQs.
+    round_trips: RoundTrips,
     connections: HashMap<CommId, Connection>,
     /// Connections by the peer's ID, for the detection of duplicate REQs.
     remote_ids: HashMap<RemoteId, CommId>,
@@ -74,6 +80,8 @@ impl<I: Ids> Manager<I> {
             ids,
             listeners: Listeners::default(),
             admission: Admission::default(),
+            pacing: RequestPacing::default(),
+            round_trips: RoundTrips::default(),
             connections: HashMap::new(),
             remote_ids: HashMap::new(),
             remote_qps: HashMap::new(),
@@ -146,17 +154,92 @@ impl<I: Ids> Manager<I> {
         self.admission.close(listener);
     }
 
-    /// Requests a connection: sends a REQ.
+    /// Requests a connection: sends a REQ, or queues it while the peer has not answered enough of
+    /// those sent before.
     ///
     /// # Errors
     /// [`NoCommId`] when no identifier is free.
     pub fn connect(&mut self, now: Time, request: &Connect) -> Result<CommId, NoCommId> {
+        self.now = now;
         let id = self.new_id()?;
         let transaction = self.ids.transaction();
-        let connection = Connection::active(id, transaction, request, now, &mut self.out);
+        let target = Target {
+            remote: request.address.remote,
+            service: request.service,
+        };
+        let place = self.pacing.add(target, id);
+        let connection = Connection::active(id, transaction, request, (target, place), now);
         self.connections.insert(id, connection);
         self.update_tables(id);
+        self.send_reqs(target);
+        if (self.connections.get(&id)).is_some_and(Connection::is_unsent) {
+            self.out.counters.paced += 1;
+        }
         Ok(id)
+    }
+
+    /// Sends the REQs that the limit of a destination permits.
+    fn send_reqs(&mut self, target: Target) {
+        while let Some(id) = self.pacing.admit(target) {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.send_req(self.now, &self.pacing, &mut self.out);
+                self.deadlines.set(id, connection.deadline());
+                // The last early retransmission no longer counts.
+                if let Some((target, place, outcome)) = connection.take_outcome() {
+                    self.pacing.finish(target, place, outcome, self.now);
+                }
+            }
+        }
+    }
+
+    /// Makes the first retransmissions of a REP or DREQ follow the measured round trip to the peer.
+    fn retransmit_early(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let is_sent = matches!(connection.state(), State::RepSent | State::DreqSent);
+        let round_trip = self.round_trips.of(connection.address().remote);
+        if let Some(round_trip) = round_trip.filter(|_| is_sent) {
+            connection.shorten_timeout(self.now, round_trip.timeout());
+            self.deadlines.set(id, connection.deadline());
+        }
+    }
+
+    /// Measures the round trip of a REP or DREQ whose answer has been received.
+    fn measure(&mut self, id: Option<CommId>, answered: State) {
+        let connection = id.and_then(|id| self.connections.get(&id));
+        if let Some(connection) = connection.filter(|connection| connection.state() == answered)
+            && let Some(after) = connection.unanswered_for(self.now)
+        {
+            self.round_trips.add(connection.address().remote, after);
+        }
+    }
+
+    /// Records that the peer has answered the REQ of a connection. `is_measurement` is false for an
+    /// answer that takes less time than others do.
+    fn req_answered(&mut self, id: CommId, is_measurement: bool) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Some(target) = connection.target().filter(|_| connection.awaits_rep()) else {
+            return;
+        };
+        match connection.take_answer(self.now, is_measurement) {
+            Some((target, place, outcome)) => {
+                if let Outcome::Answered(Some(after)) = outcome {
+                    self.round_trips.add(target.remote, after);
+                }
+                let sent_before = self.pacing.finish(target, place, outcome, self.now);
+                for id in sent_before {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.shorten_timeout(self.now, self.pacing.timeout(target));
+                        self.deadlines.set(id, connection.deadline());
+                    }
+                }
+                self.send_reqs(target);
+            }
+            None => self.pacing.late_answer(target, self.now),
+        }
     }
 
     /// Takes a request out of its listener's backlog, whether it is answered or not. Call
@@ -178,7 +261,9 @@ impl<I: Ids> Manager<I> {
     /// [`CallError`] when there is no request to accept.
     pub fn accept(&mut self, now: Time, id: CommId, accept: &Accept) -> Result<(), CallError> {
         self.now = now;
-        self.call(id, |connection, out| connection.accept(now, accept, out))
+        self.call(id, |connection, out| connection.accept(now, accept, out))?;
+        self.retransmit_early(id);
+        Ok(())
     }
 
     /// Rejects a request or a reply, or withdraws a message sent: sends a REJ.
@@ -193,6 +278,7 @@ impl<I: Ids> Manager<I> {
         info: Info,
         private_data: &PrivateData<{ rej::PRIVATE_DATA }>,
     ) -> Result<(), CallError> {
+        self.now = now;
         self.call(id, |connection, out| {
             connection.reject(now, reason, info, *private_data, out)
         })
@@ -245,16 +331,20 @@ impl<I: Ids> Manager<I> {
         id: CommId,
         private_data: &PrivateData<{ disconnect::DREQ_PRIVATE_DATA }>,
     ) -> Result<(), CallError> {
+        self.now = now;
         let transaction = self.ids.transaction();
         self.call(id, |connection, out| {
             connection.disconnect(now, transaction, *private_data, out)
-        })
+        })?;
+        self.retransmit_early(id);
+        Ok(())
     }
 
     /// Declares the peer of a connection lost, as the caller has detected by other means.
     ///
     /// Returns false when the connection is not established.
     pub fn peer_lost(&mut self, now: Time, id: CommId) -> bool {
+        self.now = now;
         let transaction = self.ids.transaction();
         let Some(connection) = self.connections.get_mut(&id) else {
             return false;
@@ -297,6 +387,7 @@ impl<I: Ids> Manager<I> {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.abandon(now, transaction, &mut self.out);
             self.update_tables(id);
+            self.retransmit_early(id);
         } else if let Some(listener) = self.resolutions.abandon(now, id, &mut self.out) {
             self.release(listener);
         }
@@ -358,11 +449,25 @@ impl<I: Ids> Manager<I> {
     /// afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
+        // Retransmitted at the end, with the limit that follows from all losses.
+        let mut lost = HashSet::new();
         while let Some(id) = self.deadlines.pop(now) {
-            if let Some(connection) = self.connections.get_mut(&id) {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                continue;
+            };
+            if let Some(target) = connection.waits_for() {
+                let answered = self.pacing.answered(target);
+                connection.on_wait_expired(now, answered, &mut self.out);
+            } else if let Some((target, place)) = connection.take_lost() {
+                self.pacing.lost(target, place, id, now);
+                lost.insert(target);
+            } else {
                 connection.on_timeout(now, &mut self.out);
-                self.update_tables(id);
             }
+            self.update_tables(id);
+        }
+        for target in lost {
+            self.send_reqs(target);
         }
         self.resolutions.handle_timeout(now, &mut self.out);
     }
@@ -398,9 +503,18 @@ impl<I: Ids> Manager<I> {
             return;
         };
         let listener = connection.take_listener();
+        let withdrawn = connection.take_place();
+        let outcome = connection.take_outcome();
         self.update_tables_of(id);
         if let Some(listener) = listener {
             self.release(listener);
+        }
+        if let Some((target, place)) = withdrawn {
+            self.pacing.remove(target, place);
+        }
+        if let Some((target, place, outcome)) = outcome {
+            self.pacing.finish(target, place, outcome, self.now);
+            self.send_reqs(target);
         }
     }
 
@@ -456,6 +570,7 @@ impl<I: Ids> Manager<I> {
             && self.resolutions.is_empty()
             && self.listeners.waiting() == 0
             && self.admission.is_empty()
+            && self.pacing.is_idle()
             && self.out.transmits.is_empty()
             && self.out.events.is_empty()
     }

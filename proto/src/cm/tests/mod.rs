@@ -3,6 +3,7 @@
 mod disconnect;
 mod fuzz;
 mod limits;
+mod pacing;
 mod rejections;
 mod resolution;
 mod retransmission;
