@@ -69,6 +69,10 @@ impl Hasher for KeyHasher {
     }
 }
 
+/// The numbers, from a random one on, among which [`ByNumber::add`] prefers one. The search stays
+/// short when most of those that fit are taken.
+const PREFERRED_PLACES: usize = 1024;
+
 /// A map by number, for the numbers of one process.
 #[derive(Debug)]
 pub struct ByNumber<T> {
@@ -95,14 +99,15 @@ impl<T> ByNumber<T> {
     }
 
     /// Adds the object that `make` makes for a free number in `range`, which must be the same in
-    /// every call. The number is random, so that it cannot be guessed. `None` when no number is
-    /// free.
+    /// every call. The number is random, so that it cannot be guessed; one for which `fits` returns
+    /// true is preferred, among the next 1,024 numbers. `None` when no number is free.
     ///
     /// # Errors
     /// The error of `make`; the number stays free.
     pub fn add<E>(
         &mut self,
         range: RangeInclusive<u32>,
+        fits: impl Fn(Qpn) -> bool,
         make: impl FnOnce(Qpn) -> Result<Arc<T>, E>,
     ) -> Result<Option<Arc<T>>, E> {
         let size = range.clone().count();
@@ -114,11 +119,15 @@ impl<T> ByNumber<T> {
             return Ok(None);
         }
         let start = urxe_net::random::below(size);
-        let mut places = (start..size).chain(0..start);
-        let Some(free) = places.find(|at| self.slots[*at].is_none()) else {
+        let number = |at: usize| Qpn::new(self.first + at as u32);
+        let places = || (start..size).chain(0..start);
+        let is_free = |at: &usize| self.slots[*at].is_none();
+        let mut near = places().take(PREFERRED_PLACES);
+        let preferred = near.find(|at| is_free(at) && fits(number(*at)));
+        let Some(free) = preferred.or_else(|| places().find(is_free)) else {
             return Ok(None);
         };
-        let made = make(Qpn::new(self.first + free as u32))?;
+        let made = make(number(free))?;
         self.slots[free] = Some(Arc::clone(&made));
         self.count += 1;
         Ok(Some(made))
@@ -164,7 +173,7 @@ mod tests {
     fn a_number_is_assigned_once_until_freed() {
         let mut table = ByNumber::default();
         let add = |table: &mut ByNumber<Qpn>| {
-            let made = table.add(7..=9, |number| Ok::<_, ()>(Arc::new(number)));
+            let made = table.add(7..=9, |_| true, |number| Ok::<_, ()>(Arc::new(number)));
             made.unwrap().map(|number| *number)
         };
         let mut given: Vec<_> = (0..3).map(|_| add(&mut table).unwrap().get()).collect();
@@ -182,10 +191,26 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_fits_is_preferred() {
+        let mut table = ByNumber::default();
+        let mut add = || {
+            let make = |number| Ok::<_, ()>(Arc::new(number));
+            let added = table.add(8..=15, |number| number.get() % 4 == 1, make);
+            *added.unwrap().unwrap()
+        };
+        let fitting = [add(), add()].map(Qpn::get);
+        assert!(fitting == [9, 13] || fitting == [13, 9]);
+        assert_ne!(add().get() % 4, 1, "no other number fits");
+    }
+
+    #[test]
     fn a_failed_creation_leaves_its_number_free() {
         let mut table = ByNumber::<()>::default();
-        assert_eq!(table.add(7..=7, |_| Err("no memory")), Err("no memory"));
-        let made = table.add(7..=7, |_| Ok::<_, ()>(Arc::new(())));
+        assert_eq!(
+            table.add(7..=7, |_| true, |_| Err("no memory")),
+            Err("no memory")
+        );
+        let made = table.add(7..=7, |_| false, |_| Ok::<_, ()>(Arc::new(())));
         assert!(made.unwrap().is_some());
     }
 }

@@ -4,13 +4,42 @@
 mod common;
 
 use common::datagrams::{QKEY, datagrams, handle};
-use common::{ALL, Buffer, TEST_TIMEOUT};
-use memmap2::MmapMut;
+use common::{ALL, Buffer, End, TEST_TIMEOUT};
+use memmap2::{Mmap, MmapMut};
 use std::thread;
 use std::time::{Duration, Instant};
 use urxe_driver::ah::Destination;
 use urxe_driver::mr::Mr;
 use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
+
+/// Memory that was made read-only while it is registered for writing. Deregistered before it is
+/// unmapped, so that no other mapping takes its place.
+struct ReadOnly {
+    _mr: Mr,
+    _map: Mmap,
+}
+
+impl ReadOnly {
+    /// Returns memory into which this many receives of `end` are posted.
+    fn with_receives(end: &End, len: usize, receives: u64) -> ReadOnly {
+        let map = MmapMut::map_anon(len).unwrap();
+        let addr = map.as_ptr().expose_provenance() as u64;
+        // SAFETY: the program's error that is tested, see `ReadOnly`.
+        let mr = unsafe { Mr::register(&end.pd, addr, len as u64, addr, ALL) }.unwrap();
+        let receive = Sge {
+            addr,
+            length: len as u32,
+            lkey: mr.lkey(),
+        };
+        for number in 0..receives {
+            end.qp.post_receive(number, &[receive]).unwrap();
+        }
+        ReadOnly {
+            _mr: mr,
+            _map: map.make_read_only().unwrap(),
+        }
+    }
+}
 
 /// UCX's registration cache deregisters the memory of receives after it is unmapped.
 #[test]
@@ -18,18 +47,7 @@ fn datagram_for_unmapped_memory_is_discarded() {
     const LEN: usize = 8192;
     let (a, b) = (datagrams(), datagrams());
     let from = Buffer::new(&a.pd, 64, ALL);
-    let map = MmapMut::map_anon(LEN).unwrap();
-    let addr = map.as_ptr().expose_provenance() as u64;
-    // SAFETY: the program's error that is tested: the memory is made read-only while it is registered
-    // for writing. It stays mapped until it is deregistered, so that no other mapping takes its place.
-    let mr = unsafe { Mr::register(&b.pd, addr, LEN as u64, addr, ALL) }.unwrap();
-    let receive = Sge {
-        addr,
-        length: LEN as u32,
-        lkey: mr.lkey(),
-    };
-    b.qp.post_receive(1, &[receive]).unwrap();
-    let map = map.make_read_only().unwrap();
+    let memory = ReadOnly::with_receives(&b, LEN, 1);
     let handle = handle(&a, &b);
     let dest = Destination {
         handle: &handle,
@@ -51,8 +69,7 @@ fn datagram_for_unmapped_memory_is_discarded() {
         thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(b.completion().status, WcStatus::Success);
-    drop(mr);
-    drop(map);
+    drop(memory);
 }
 
 /// UCX destroys the queue pair of a UD interface after it has freed the memory of its receives. The
@@ -63,20 +80,7 @@ fn datagrams_for_unmapped_memory_are_discarded_by_the_call_that_ends_their_queue
     for _ in 0..20 {
         let (a, b) = (datagrams(), datagrams());
         let from = Buffer::new(&a.pd, 64, ALL);
-        let map = MmapMut::map_anon(LEN).unwrap();
-        let addr = map.as_ptr().expose_provenance() as u64;
-        // SAFETY: the program's error that is tested: the memory is made read-only while it is
-        // registered for writing. It stays mapped until it is deregistered.
-        let mr = unsafe { Mr::register(&b.pd, addr, LEN as u64, addr, ALL) }.unwrap();
-        let receive = Sge {
-            addr,
-            length: LEN as u32,
-            lkey: mr.lkey(),
-        };
-        for number in 0..64 {
-            b.qp.post_receive(number, &[receive]).unwrap();
-        }
-        let map = map.make_read_only().unwrap();
+        let memory = ReadOnly::with_receives(&b, LEN, 64);
         let handle = handle(&a, &b);
         let dest = Destination {
             handle: &handle,
@@ -94,7 +98,6 @@ fn datagrams_for_unmapped_memory_are_discarded_by_the_call_that_ends_their_queue
             a.qp.start_posting().post_to(&wr, &dest).unwrap();
         }
         b.qp.destroy();
-        drop(mr);
-        drop(map);
+        drop(memory);
     }
 }

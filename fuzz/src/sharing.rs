@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use traffic::{Traffic, hosts};
 use urxe_net::fuzzing::{self, Instruction, SharedPort};
-use urxe_net::{Datagram, LocalAddress, Options, SLOTS, Shared};
+use urxe_net::{Datagram, LocalAddress, MAX_RECEIVE_SOCKETS, Options, SLOTS, Shared};
 use urxe_proto::cm::wire::Attribute;
 
 /// Runs the input that `bytes` encode.
@@ -49,13 +49,19 @@ pub enum Input {
     Traffic(Traffic),
 }
 
-/// The socket index of each slot, and packets.
+/// The indices of sockets, and packets.
 #[derive(Arbitrary, Debug)]
 pub struct Steering {
+    /// The index of the first socket of each slot.
     order: BTreeMap<u8, u16>,
     others: Option<u16>,
     packets: Vec<Packet>,
+    /// The slot, the number and the index of further sockets.
+    further: Vec<(u8, u8, u16)>,
 }
+
+/// The index of each socket, by its slot and number.
+type Order = BTreeMap<(u8, u8), u16>;
 
 /// Executes a classic BPF program as the kernel does (`Documentation/networking/filter.rst`).
 ///
@@ -102,8 +108,22 @@ fn run(program: &[Instruction], packet: &[u8]) -> u32 {
 }
 
 /// The socket that must get a datagram, as `docs/PORT-SHARING.md` specifies; `None` for any socket.
-fn expected(order: &BTreeMap<u8, u16>, others: Option<u16>, packet: &[u8]) -> Option<u32> {
-    let of_slot = |slot: u8| order.get(&slot).copied().or(others).map(u32::from);
+fn expected(order: &Order, others: Option<u16>, packet: &[u8]) -> Option<u32> {
+    let of_slot = |slot: u8, low: u16| {
+        let has = |number: &u8| order.contains_key(&(slot, *number));
+        let known = (0..MAX_RECEIVE_SOCKETS as u8).take_while(has).count();
+        // The largest power of two that is not larger.
+        let count = (0..=4).map(|bit| 1 << bit).rfind(|count| *count <= known);
+        let number = count.map(|count| low as usize % count);
+        let index = match number {
+            Some(number) => order.get(&(slot, number as u8)),
+            None => order
+                .range((slot, 0)..=(slot, u8::MAX))
+                .map(|of| of.1)
+                .next(),
+        };
+        index.copied().or(others).map(u32::from)
+    };
     // A packet that is too short goes to the first socket, which drops it.
     let byte = |at: usize| packet.get(at).copied();
     let (Some(slot), Some(high), Some(low)) = (byte(QPN), byte(QPN + 1), byte(QPN + 2)) else {
@@ -113,7 +133,7 @@ fn expected(order: &BTreeMap<u8, u16>, others: Option<u16>, packet: &[u8]) -> Op
     if (slot, number) != (0, 1) {
         return match slot {
             SLOTS => Some(number.into()),
-            slot => of_slot(slot),
+            slot => of_slot(slot, number),
         };
     }
     let (Some(high), Some(low)) = (byte(ATTRIBUTE), byte(ATTRIBUTE + 1)) else {
@@ -130,7 +150,7 @@ fn expected(order: &BTreeMap<u8, u16>, others: Option<u16>, packet: &[u8]) -> Op
         Some(Attribute::SidrRep) => FIRST_ID,
         Some(_) => SECOND_ID,
     };
-    byte(at).map_or(Some(0), of_slot)
+    byte(at).map_or(Some(0), |slot| of_slot(slot, number))
 }
 
 /// The number of sockets in the reuseport group.
@@ -138,9 +158,13 @@ const SOCKETS: usize = 4;
 
 impl Steering {
     fn run(self) {
+        // Few enough that the program has room for all of them.
+        let further = self.further.iter().take(64);
+        let further = further.map(|(slot, number, index)| ((*slot, number % 20), *index));
+        let first = self.order.iter().map(|(slot, index)| ((*slot, 0), *index));
+        let mut order: Order = first.chain(further).collect();
         // Slot 255 is reserved for probes.
-        let mut order = self.order;
-        order.remove(&SLOTS);
+        order.retain(|(slot, _), _| *slot != SLOTS);
         let program = fuzzing::program(&order, self.others);
         assert!(
             program.len() <= 4096,
@@ -150,8 +174,8 @@ impl Steering {
         port.attach(&order, self.others)
             .expect("the kernel accepts every steering program");
         let flow = flow(Ipv4Addr::LOCALHOST, 50_000, Ipv4Addr::LOCALHOST);
-        let own = order.keys().next().copied().unwrap_or_default();
-        let other = order.keys().next_back().copied().unwrap_or_default();
+        let own = order.keys().next().map_or(0, |socket| socket.0);
+        let other = order.keys().next_back().map_or(0, |socket| socket.0);
         for packet in self.packets.iter().take(16) {
             let bytes = packet.to_bytes(own, other, &flow);
             let expected = expected(&order, self.others, &bytes);

@@ -1,4 +1,4 @@
-//! One local address with its sockets.
+//! One local address with its sockets: one or more that receive, and those that send.
 
 use crate::address::{LocalAddress, ROCE_PORT};
 use crate::clock;
@@ -10,8 +10,9 @@ use crate::icrc;
 use crate::inbound::{Inbound, Received};
 use crate::path::{EndpointFaults, Outbound, Path, PathOptions};
 use crate::process_socket::ProcessSocket;
-use crate::qpn::{PROBE_SLOT, SLOTS};
+use crate::qpn::{FIRST_QPN, MAX_RECEIVE_SOCKETS, PROBE_SLOT, QPN_BITS, SLOTS, receive_socket_of};
 use crate::receive::{GroBatch, RecvBatch};
+use crate::receivers::Receivers;
 use crate::sharing::Shared;
 use crate::slot::Forwarded;
 use crate::socket::{TxSocket, open_receiver};
@@ -61,8 +62,8 @@ const TX_SOCKETS: usize = 16;
 pub struct Endpoint {
     shared: Arc<Shared>,
     address: LocalAddress,
-    receiver: ProcessSocket,
-    /// The size of the kernel's receive buffer, in bytes.
+    receivers: Receivers,
+    /// The size of the kernel's receive buffer of the first receive socket, in bytes.
     receive_buffer: u32,
     steering: Steering,
     inbound: Inbound,
@@ -86,12 +87,7 @@ impl Shared {
 
 impl Endpoint {
     fn open(shared: Arc<Shared>, address: LocalAddress) -> Result<Self, OpenError> {
-        let receiver = open_receiver(address, shared.options().gro)?;
-        if let Some(bytes) = shared.options().socket_buffer {
-            let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-            set_option(receiver.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
-                .map_err(|e| OpenError::system("setting the size of a socket's buffer", e))?;
-        }
+        let receiver = receiver_for(&shared, address)?;
         let counters = shared.counters();
         let faults = shared.options().faults;
         let steering = Steering::join(
@@ -104,7 +100,7 @@ impl Endpoint {
         let endpoint = Endpoint {
             address,
             receive_buffer: socket_recv_buffer_size(&*receiver).map_or(0, |bytes| bytes as u32),
-            receiver,
+            receivers: Receivers::new(receiver),
             steering,
             inbound: shared.inbound().with_faults(faults),
             outbound: Outbound {
@@ -134,17 +130,18 @@ impl Endpoint {
         let mut batch = RecvBatch::new();
         while self.steering.next_deadline() != Time::NEVER && clock::now() < until {
             self.wait_readable();
-            while matches!(self.recv(&mut batch, &mut f), Ok(1..)) {}
+            while self.recv_all(&mut batch, &mut f) {}
             let _ = self.service_steering(clock::now());
         }
     }
 
     /// Waits at most 1 ms for a datagram. An error is ignored: the next receive reports it.
     fn wait_readable(&self) {
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.service_fd(), PollFlags::IN),
-        ];
+        let receivers = self.receivers.iter().map(|receiver| receiver.as_fd());
+        let mut fds: Vec<_> = receivers
+            .chain([self.service_fd()])
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         let _ = poll(&mut fds, Some(&POLL_TIMEOUT));
     }
 
@@ -153,14 +150,57 @@ impl Endpoint {
         self.address
     }
 
-    /// The size of the kernel's receive buffer, in bytes.
+    /// The size of the kernel's receive buffer of a receive socket, in bytes.
     pub fn receive_buffer(&self) -> u32 {
         self.receive_buffer
     }
 
-    /// The receiving socket. When it is readable, call [`Endpoint::recv`].
+    /// The receive socket with number 0. When it is readable, call [`Endpoint::recv`].
+    #[inline]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.receiver.as_fd()
+        self.receivers.first().as_fd()
+    }
+
+    /// The receive socket with a number, if it is open. When it is readable, call
+    /// [`Endpoint::fill`] with that number.
+    #[inline]
+    pub fn fd_of(&self, number: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.receivers.get(number)?.as_fd())
+    }
+
+    /// The number of open receive sockets, at least 1. They are numbered from 0.
+    #[inline]
+    pub fn receive_sockets(&self) -> usize {
+        self.steering.own_sockets()
+    }
+
+    /// The number of receive sockets among which the steering program that this process attached
+    /// last distributes its queue pairs: a power of two, at first 1. See [`receive_socket_of`].
+    #[inline]
+    pub fn steered_sockets(&self) -> usize {
+        self.steering.steered_sockets()
+    }
+
+    /// Opens receive sockets until there are `count`, a power of two and at most
+    /// [`MAX_RECEIVE_SOCKETS`], and starts a sweep, after which the steering program distributes to
+    /// them. Other threads may receive meanwhile.
+    ///
+    /// From now on the caller must read all sockets: a datagram may arrive at any of them, and the
+    /// sweep learns a socket when its probe is read. The call may move
+    /// [`Endpoint::next_deadline`]. After [`Endpoint::leave`] it opens none.
+    ///
+    /// # Errors
+    /// When a socket cannot be opened. Those that were opened stay open, and the steering program
+    /// distributes to the largest power of two of them.
+    ///
+    /// # Panics
+    /// When `count` is not a power of two, or larger than the maximum.
+    pub fn add_receive_sockets(&self, count: usize) -> Result<(), OpenError> {
+        assert!(count.is_power_of_two() && count <= MAX_RECEIVE_SOCKETS);
+        let open = || receiver_for(&self.shared, self.address);
+        let (open, result) = self.receivers.add(count, open);
+        self.steering.set_own_sockets(open, clock::now());
+        result
     }
 
     /// The socket for the steering messages between processes that share the port; traffic is rare.
@@ -250,54 +290,92 @@ impl Endpoint {
         Ok(socket)
     }
 
-    /// Receives once, and calls `f` with each datagram for this process whose ICRC is correct.
-    /// Forwards datagrams for other processes. Returns the number of messages from the kernel: 0
-    /// when there was none; otherwise more may be queued.
+    /// Receives once from the socket with number 0, and calls `f` with each datagram for this
+    /// process whose ICRC is correct. Forwards datagrams for other processes. Returns the number of
+    /// messages from the kernel: 0 when there was none; otherwise more may be queued.
     ///
     /// # Errors
     /// When the socket fails.
     pub fn recv(&self, batch: &mut RecvBatch, f: impl FnMut(&Datagram<'_>)) -> io::Result<usize> {
-        let count = self.fill(batch)?;
+        let count = self.fill(0, batch)?;
         if count > 0 {
-            self.deliver(batch, f);
+            self.deliver(0, batch, f);
         }
         Ok(count)
     }
 
-    /// The first half of [`Endpoint::recv`]: receives once. Unless it returns 0, the caller must
-    /// pass the batch to [`Endpoint::deliver`].
+    /// Receives once from each receive socket, as [`Endpoint::recv`] does. Returns whether there
+    /// were any messages.
+    fn recv_all(&self, batch: &mut RecvBatch, f: &mut dyn FnMut(&Datagram<'_>)) -> bool {
+        let mut any = false;
+        for number in 0..MAX_RECEIVE_SOCKETS {
+            if let Ok(1..) = self.fill(number, batch) {
+                self.deliver(number, batch, &mut *f);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The first half of [`Endpoint::recv`], for the receive socket with a number: receives once.
+    /// Unless it returns 0, the caller must pass the batch to [`Endpoint::deliver`] with the same
+    /// number. A number without a socket receives nothing.
     ///
     /// # Errors
     /// When the socket fails.
     #[inline]
-    pub fn fill(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+    pub fn fill(&self, number: usize, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.set_moved_deadline(false);
-        self.inbound.receive(batch, self.receiver.as_fd())
+        match self.receivers.get(number) {
+            Some(receiver) => self.inbound.receive(batch, receiver.as_fd()),
+            None => Ok(0),
+        }
     }
 
     /// The second half of [`Endpoint::recv`]: delivers or forwards what [`Endpoint::fill`] has
-    /// received.
+    /// received. A datagram of this process is delivered whichever of its sockets it has reached;
+    /// at another one than the steering program should select, it starts a sweep.
     #[inline]
-    pub fn deliver(&self, batch: &mut RecvBatch, mut f: impl FnMut(&Datagram<'_>)) {
+    pub fn deliver(&self, number: usize, batch: &mut RecvBatch, mut f: impl FnMut(&Datagram<'_>)) {
         let mut deadline_moved = self.inbound.delays();
         let mut received = self.inbound.received(batch, self.address);
         while let Some(arrival) = received.next_arrival() {
+            // The kernel steers by the first datagram of a batch.
+            if self.steered_sockets() > 1 {
+                deadline_moved |= self.check_socket(number, arrival.bytes);
+            }
             // Small messages arrive alone, and usually at the process that they are for.
             if arrival.is_single() && self.owner(arrival.bytes) == Owner::ThisProcess {
                 received.deliver(&mut arrival.datagram(), &mut f);
                 continue;
             }
-            deadline_moved |= self.split(&arrival.batch(), &mut received, &mut f);
+            deadline_moved |= self.split(number, &arrival.batch(), &mut received, &mut f);
         }
         drop(received);
         batch.set_moved_deadline(deadline_moved);
     }
 
-    /// Delivers and forwards the datagrams of a batch. Returns whether there were any for other
-    /// processes.
+    /// Starts a sweep if a datagram for a queue pair of this process has arrived at the receive
+    /// socket `number`, and its last steering program selects another one. Returns whether it has.
+    #[inline(never)]
+    fn check_socket(&self, number: usize, bytes: &[u8]) -> bool {
+        let is_wrong = bth::dest_qp(bytes).is_some_and(|qpn| {
+            qpn.get() >> QPN_BITS == u32::from(self.shared.slot())
+                && qpn.get() >= FIRST_QPN
+                && receive_socket_of(qpn, self.steered_sockets()) != number
+        });
+        if is_wrong {
+            self.steering.misdirected(clock::now());
+        }
+        is_wrong
+    }
+
+    /// Delivers and forwards the datagrams of a batch from the receive socket `number`. Returns
+    /// whether there were any for other processes.
     #[inline(never)]
     fn split(
         &self,
+        number: usize,
         batch: &GroBatch<'_>,
         received: &mut Received<'_>,
         f: &mut dyn FnMut(&Datagram<'_>),
@@ -323,8 +401,9 @@ impl Endpoint {
                     });
                 }
                 Owner::Probe => {
+                    let receiver = self.receivers.first();
                     self.steering
-                        .answer_probe(&self.receiver, datagram.src, datagram.bytes);
+                        .answer_probe(receiver, number, datagram.src, datagram.bytes);
                 }
                 Owner::Unknown => self.shared.counters().malformed.add(1),
             }
@@ -361,8 +440,8 @@ impl Endpoint {
 
     /// Receives the answers of other processes about the socket indices, and continues the sweep.
     fn service_steering(&self, now: Time) -> io::Result<()> {
-        self.steering.receive_answers(self.receiver.as_fd(), now)?;
-        self.steering.on_time(now, self.receiver.as_fd());
+        self.steering.receive_answers(self.fd(), now)?;
+        self.steering.on_time(now, self.fd());
         Ok(())
     }
 
@@ -392,31 +471,35 @@ impl Endpoint {
     /// Leaves the group of sockets before the process ends. Datagrams for this process are dropped,
     /// datagrams for other processes are forwarded.
     ///
-    /// Closing the socket would drop the datagrams in its receive queue. So the socket first leaves
-    /// the `SO_REUSEPORT` group: the kernel then queues nothing more on it, and the queue can be
+    /// Closing a receive socket would drop the datagrams in its queue. So all of them first leave
+    /// the `SO_REUSEPORT` group: the kernel then queues nothing more on them, and the queues can be
     /// drained. The kernel renumbers the sockets of the other processes; they detect it by
     /// misdirected datagrams.
     pub fn leave(&self) {
         self.steering.stop();
-        let receiver = self.receiver.as_fd();
-        let has_left = set_option(receiver, libc::SOL_SOCKET, SO_BINDTOIFINDEX, NO_INTERFACE);
-        if let Err(error) = has_left {
-            tracing::debug!(%error, "datagrams that arrive while the port is closed are lost");
+        self.receivers.close();
+        for receiver in self.receivers.iter().map(|receiver| receiver.as_fd()) {
+            let has_left = set_option(receiver, libc::SOL_SOCKET, SO_BINDTOIFINDEX, NO_INTERFACE);
+            if let Err(error) = has_left {
+                tracing::debug!(%error, "datagrams that arrive while the port is closed are lost");
+            }
         }
         self.drain();
-        // On failure, the end of the process closes it.
-        let _ = self.receiver.retire();
+        for receiver in self.receivers.iter() {
+            // On failure, the end of the process closes it.
+            let _ = receiver.retire();
+        }
     }
 
-    /// Drains the socket until 1 ms passes without a datagram and the backlog of forwarded messages
-    /// is empty, for at most [`DRAIN_TIMEOUT`]. When the socket leaves, the kernel may still be
-    /// queueing a datagram.
+    /// Drains the receive sockets until 1 ms passes without a datagram and the backlog of forwarded
+    /// messages is empty, for at most [`DRAIN_TIMEOUT`]. When a socket leaves, the kernel may still
+    /// be queueing a datagram.
     fn drain(&self) {
         let until = clock::now() + DRAIN_TIMEOUT;
         let mut batch = RecvBatch::new();
         while clock::now() < until {
             self.wait_readable();
-            let has_received = matches!(self.recv(&mut batch, |_| {}), Ok(1..));
+            let has_received = self.recv_all(&mut batch, &mut |_| {});
             self.shared.retry();
             if !has_received && self.shared.next_deadline() == Time::NEVER {
                 break;
@@ -495,6 +578,17 @@ impl fmt::Debug for Endpoint {
             .field("slot", &self.shared.slot())
             .finish_non_exhaustive()
     }
+}
+
+/// Opens a receive socket with the options of the process.
+fn receiver_for(shared: &Shared, address: LocalAddress) -> Result<ProcessSocket, OpenError> {
+    let receiver = open_receiver(address, shared.options().gro)?;
+    if let Some(bytes) = shared.options().socket_buffer {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        set_option(receiver.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+            .map_err(|e| OpenError::system("setting the size of a socket's buffer", e))?;
+    }
+    Ok(receiver)
 }
 
 /// Consecutive datagrams of one batch for the same other process.

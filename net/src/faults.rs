@@ -138,17 +138,20 @@ impl fmt::Display for FaultSpec {
             write!(f, "{name}={percent}%,")?;
         }
         if self.delay > Duration::ZERO {
-            write!(f, "delay={}ns", self.delay.as_nanos())?;
+            let time = |time: Duration| in_largest_unit(time.as_nanos(), &TIME_UNITS);
+            write!(f, "delay={}", time(self.delay))?;
             if self.jitter > Duration::ZERO {
-                write!(f, "±{}ns", self.jitter.as_nanos())?;
+                write!(f, "±{}", time(self.jitter))?;
             }
             write!(f, ",")?;
         }
         if let Some(rate) = self.rate {
-            write!(f, "rate={rate}bit,")?;
+            write!(f, "rate={},", in_largest_unit(rate.into(), &RATE_UNITS))?;
             match self.queue {
                 QueueLimit::Packets(packets) => write!(f, "queue={packets},")?,
-                QueueLimit::Bytes(bytes) => write!(f, "queue={bytes}B,")?,
+                QueueLimit::Bytes(bytes) => {
+                    write!(f, "queue={},", in_largest_unit(bytes.into(), &SIZE_UNITS))?;
+                }
             }
         }
         let direction = match self.direction {
@@ -245,42 +248,59 @@ fn delay(value: &str) -> Result<(Duration, Duration), ParseError> {
     })
 }
 
+/// Units of a quantity with their sizes, those with longer names first.
+type Units = [(&'static str, u64)];
+
+const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", NANOS)];
+const NANOS: u64 = 1_000_000_000;
+
 fn duration(text: &str) -> Option<Duration> {
-    const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let text = text.trim();
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
-    let seconds = decimal(number.trim_end())? * unit;
-    (seconds <= 60.0).then(|| Duration::from_secs_f64(seconds))
+    let nanoseconds = quantity(text.trim(), &TIME_UNITS, 0..=60 * NANOS)?;
+    Some(Duration::from_nanos(nanoseconds))
 }
 
 /// Parses a number with one of these units, rounded to a whole number.
-fn quantity(text: &str, units: &[(&str, f64)], range: RangeInclusive<u64>) -> Option<u64> {
-    let (number, factor) = units
+fn quantity(text: &str, units: &Units, range: RangeInclusive<u64>) -> Option<u64> {
+    let (number, size) = units
         .iter()
-        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
-    let quantity = (decimal(number.trim_end())? * factor).round() as u64;
+        .find_map(|(unit, size)| Some((text.strip_suffix(unit)?, *size as f64)))?;
+    let quantity = (decimal(number.trim_end())? * size).round() as u64;
     range.contains(&quantity).then_some(quantity)
 }
 
+/// Returns the quantity as a whole number of the largest unit that permits it.
+fn in_largest_unit(quantity: u128, units: &Units) -> String {
+    let divides = |(_, size): &&(&str, u64)| quantity.is_multiple_of(u128::from(*size));
+    match units.iter().filter(divides).max_by_key(|(_, size)| *size) {
+        Some((unit, size)) => format!("{}{unit}", quantity / u128::from(*size)),
+        None => quantity.to_string(),
+    }
+}
+
+const RATE_UNITS: [(&str, u64); 4] = [
+    ("Gbit", 1_000_000_000),
+    ("Mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
+
 fn rate(value: &str) -> Result<u64, ParseError> {
-    const UNITS: [(&str, f64); 4] = [("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
-    quantity(value, &UNITS, 1_000..=1_000_000_000_000).ok_or_else(|| {
+    quantity(value, &RATE_UNITS, 1_000..=1_000_000_000_000).ok_or_else(|| {
         let expected =
             "bits per second from 1kbit to 1000Gbit, such as 100Mbit (units: bit, kbit, Mbit, Gbit)";
         bad("rate", value, expected)
     })
 }
 
+const SIZE_UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("B", 1)];
+
 fn queue(value: &str) -> Result<QueueLimit, ParseError> {
-    const UNITS: [(&str, f64); 3] = [("KiB", 1024.0), ("MiB", 1048576.0), ("B", 1.0)];
     let packets = || {
         whole(value)
             .filter(|count| *count > 0)
             .map(QueueLimit::Packets)
     };
-    let bytes = || quantity(value, &UNITS, 1..=1 << 30).map(QueueLimit::Bytes);
+    let bytes = || quantity(value, &SIZE_UNITS, 1..=1 << 30).map(QueueLimit::Bytes);
     packets().or_else(bytes).ok_or_else(|| {
         let expected = "a number of packets such as 64, or of bytes such as 256KiB, at most 1024MiB \
                         (units: B, KiB, MiB)";
@@ -374,7 +394,7 @@ mod tests {
             assert_eq!(spec.to_string().parse::<FaultSpec>().unwrap(), spec);
         }
         let shown = "dup=0.7%,delay=1ms,seed=3".parse::<FaultSpec>().unwrap();
-        assert_eq!(shown.to_string(), "dup=0.7%,delay=1000000ns,seed=3,dir=tx");
+        assert_eq!(shown.to_string(), "dup=0.7%,delay=1ms,seed=3,dir=tx");
     }
 
     proptest! {

@@ -15,9 +15,10 @@ use std::os::fd::AsFd;
 /// An instruction: its code, its jump distances if true and if false, and its operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Returns the steering program for the socket index of each slot, see `steering`.
+/// Returns the steering program for the index of each socket, by its slot and number, see
+/// `steering`.
 pub fn program(indices: &SocketIndices, others: Option<u16>) -> Vec<Instruction> {
-    program::code(indices, others)
+    program::code(&program::distribution(indices), others)
         .iter()
         .map(|op| (op.code, op.jt, op.jf, op.k))
         .collect()
@@ -51,7 +52,7 @@ impl SharedPort {
     /// When the kernel refuses.
     pub fn attach(&self, indices: &SocketIndices, others: Option<u16>) -> io::Result<()> {
         let receiver = self.receivers.first().ok_or(io::ErrorKind::NotFound)?;
-        program::attach(receiver.as_fd(), indices, others)
+        program::attach(receiver.as_fd(), &program::distribution(indices), others)
     }
 
     /// Sends a datagram, and returns the index of the socket that receives it.

@@ -72,6 +72,11 @@
 //! [`Endpoint::service`] and [`Shared::recv_forwarded`]. With `URXE_FAULTS` sent and received
 //! packets go through a fault injector, and with `URXE_PCAP` to a capture file.
 //!
+//! Threads that receive for different queue pairs may read different sockets of an address:
+//! [`Endpoint::add_receive_sockets`] opens more, and [`receive_socket_of`] is the number of the
+//! socket at which the datagrams of a queue pair usually arrive. The program then calls
+//! [`Endpoint::fill`] and [`Endpoint::deliver`] with the numbers of all sockets.
+//!
 //! # Cargo features
 //!
 //! - `capture` (default): captures of packets, which `URXE_PCAP` requests. Without the feature a
@@ -104,6 +109,7 @@ pub mod process_socket;
 mod qpn;
 pub mod random;
 mod receive;
+mod receivers;
 mod send;
 mod sharing;
 mod slot;
@@ -130,7 +136,7 @@ pub use interfaces::{Address, Interface, Monitor, list as list_interfaces};
 pub use link::Link;
 pub use options::{Options, variable};
 pub use path::{Path, PathOptions};
-pub use qpn::{QPN_BITS, SLOTS};
+pub use qpn::{MAX_RECEIVE_SOCKETS, QPN_BITS, SLOTS, receive_socket_of};
 pub use receive::RecvBatch;
 pub use send::{DEFAULT_CAPACITY, SendBatch, SendReport};
 pub use sharing::Shared;

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The maximum number of messages per call.
 const MESSAGES: usize = 8;
 
-/// Buffers for one receive call. A thread has one and uses it for every socket.
+/// Buffers for one receive call. The pages that no message has needed take no memory.
 pub struct RecvBatch {
     buffers: Vec<u8>,
     headers: MessageHeaders,

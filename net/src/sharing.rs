@@ -2,7 +2,7 @@
 //!
 //! - Each process holds a *slot*, which is the top 8 bits of its QPNs.
 //! - Each binds the port with `SO_REUSEPORT`. A *steering* program in the kernel gives every
-//!   datagram to the socket of its slot: the fast path.
+//!   datagram to a socket of its slot: the fast path.
 //! - The indices of the sockets change when processes end, so a datagram may reach the wrong
 //!   process. That process *forwards* it to the right one, and starts to learn the new indices: see
 //!   `steering`.
@@ -205,8 +205,9 @@ impl Shared {
         self.forwarder.retry(&self.slot, &self.counters, now);
     }
 
-    /// The time of the next call of [`Shared::retry`].
-    pub(super) fn next_deadline(&self) -> Time {
+    /// The time of the next work for other processes, such as to send a packet again that found a
+    /// full queue. [`Endpoint::service`](crate::Endpoint::service) does it.
+    pub fn next_deadline(&self) -> Time {
         (self.forwarder.next_deadline()).min(self.slot.links().next_deadline())
     }
 

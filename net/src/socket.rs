@@ -1,9 +1,9 @@
 //! The UDP sockets of one local address.
 //!
-//! One socket receives on port 4791, shared with the other processes of this user. Several send,
-//! each from a port of its own, so that routers spread flows over paths. They are never connected:
-//! only an unconnected socket with path MTU discovery sends packets whose IPv4 identification is
-//! known beforehand (0, or 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
+//! One or more receive on port 4791, shared with the other processes of this user; see `receivers`.
+//! Several send, each from a port of its own, so that routers spread flows over paths. They are
+//! never connected: only an unconnected socket with path MTU discovery sends packets whose IPv4
+//! identification is known beforehand (0, or 0, 1, 2, ... in a GSO batch), and the ICRC covers it.
 
 use crate::address::{DEFAULT_TTL, FIRST_SOURCE_PORT, LocalAddress, ROCE_PORT};
 use crate::error::OpenError;

@@ -1,22 +1,28 @@
-//! Port steering: the BPF program that selects the receiving process of a datagram at one address,
+//! Port steering: the BPF program that selects the receiving socket of a datagram at one address,
 //! and the protocol by which processes learn the indices of their sockets.
 //!
 //! All sockets on port 4791 of an address form a reuseport group. A socket that joins the group
 //! gets the next index; when a socket leaves, the last one takes its index. The steering program,
 //! in classic BPF, reads the slot from the destination QPN, or from the communication ID of a MAD,
-//! and returns the index of the slot's socket.
+//! and returns the index of the slot's socket. A process may have several sockets at the address,
+//! see `receivers`. The program then selects one by the low bits of the destination QPN.
 //!
 //! The kernel does not report the indices, so processes probe for them. For a QPN in slot 255 the
 //! program returns the low 16 bits of the QPN, so a *probe* reaches the socket with a given index.
-//! The process that receives a probe sends its slot to the prober. One round of probes (a *sweep*)
-//! yields the index of every slot ([`SocketIndices`]). The process that made it attaches a new
-//! program if the indices have changed, or if it has received a misdirected datagram since it
-//! attached its last program.
+//! The process that receives a probe sends its slot, the number of the socket and the number of its
+//! sockets to the prober. One round of probes (a *sweep*) yields the index of every socket
+//! ([`SocketIndices`]). If the answers announce more sockets than the prober expected, it sends
+//! further probes. The process that made the sweep attaches a new program if the indices have
+//! changed, or if it has received a misdirected datagram since it attached its last program.
 //!
-//! A process sweeps when it joins, and whenever it receives a datagram for another living process.
+//! A process sweeps when it joins, when it opens further sockets, and whenever it receives a
+//! datagram for another living process, or for a queue pair of its own at another of its sockets
+//! than its last program selects.
+//!
 //! A sweep that changes the indices is followed by another one: the probes of the first may have
 //! passed no program at all, and a third process may have attached a better program meanwhile. So
-//! every wrong index is corrected, whichever process ends and however. A killed process leaves no shared state half written.
+//! every wrong index is corrected, whichever process ends and however. A killed process leaves no
+//! shared state half written.
 //!
 //! A probe for an unused index reaches some socket of the group, by the kernel's hash, and is
 //! answered too. A socket answers its probes in the order of their indices, so its first answer has
@@ -27,6 +33,9 @@
 //! would cause forwarding only.
 
 pub(super) mod program;
+mod sweep;
+
+pub use sweep::is_steering_probe;
 
 use crate::address::{LocalAddress, ROCE_PORT};
 use crate::counters::NetCounters;
@@ -34,17 +43,18 @@ use crate::error::OpenError;
 use crate::qpn::PROBE_SLOT;
 use crate::slot::live_slots;
 use crate::sync::lock;
-use program::SocketIndices;
+use program::{SocketId, SocketIndices};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use sweep::{ANSWER_MAGIC, Answer, NO_OPCODE, PROBE_MAGIC, Probe, Sweep};
 use urxe_proto::time::Time;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The time for which a sweep waits for missing answers.
 pub(super) const SWEEP_TIMEOUT: Duration = Duration::from_millis(20);
@@ -57,54 +67,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// indices. A process that gets no CPU time has not ended.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The number of probes beyond the number of living processes: for a forked child that holds its
-/// parent's socket, and for processes that join meanwhile.
-const EXTRA_PROBES: u16 = 4;
-
-/// An opcode that no transport has, so that no probe is mistaken for a packet.
-const NO_OPCODE: u8 = 0xff;
-
-const PROBE_MAGIC: [u8; 4] = *b"urxp";
-const ANSWER_MAGIC: [u8; 4] = *b"urxa";
-
-type Nonce = [u8; 16];
-
-/// A probe to the socket with a given index. Its first 8 bytes have the layout of a BTH.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct Probe {
-    opcode: u8,
-    flags_and_pkey: [u8; 3],
-    variant: u8,
-    slot: u8,
-    index: [u8; 2],
-    magic: [u8; 4],
-    nonce: Nonce,
-}
-
-impl Probe {
-    fn is_valid(&self) -> bool {
-        self.magic == PROBE_MAGIC && self.opcode == NO_OPCODE
-    }
-}
-
-/// Whether a UDP payload is a steering probe, which is no RoCE packet. Captures of the loopback
-/// interface contain them.
-pub fn is_steering_probe(payload: &[u8]) -> bool {
-    Probe::ref_from_bytes(payload).is_ok_and(Probe::is_valid)
-}
-
-/// The answer to a probe: the slot of the socket that received it.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct Answer {
-    magic: [u8; 4],
-    slot: u8,
-    reserved: u8,
-    index: [u8; 2],
-    nonce: Nonce,
-}
-
 /// The state that this process keeps about one address's group.
 pub(super) struct Steering {
     address: LocalAddress,
@@ -115,16 +77,20 @@ pub(super) struct Steering {
     state: Mutex<State>,
     /// The lowest slot of the group, which receives the messages to QP 1.
     lowest: AtomicU8,
+    /// The number of this process's sockets in the group.
+    own_sockets: AtomicUsize,
+    /// The number of this process's sockets to which the last program that it attached distributes.
+    steered_sockets: AtomicUsize,
 }
 
 struct State {
     indices: SocketIndices,
-    /// Slots in `indices` that did not answer the last sweep, with the time of the first miss. The
-    /// process may be stopped, slow, or replaced by one that is not in this group. A slot that
-    /// answers nothing for [`SLOT_TIMEOUT`] is removed from the indices.
-    missed: BTreeMap<u8, Time>,
-    /// Whether this process does not sweep: the kernel has refused its program, or its socket has left
-    /// the group.
+    /// Sockets in `indices` that did not answer the last sweep, with the time of the first miss.
+    /// The process may be stopped, slow, or replaced by one that is not in this group. A socket of
+    /// another process that answers nothing for [`SLOT_TIMEOUT`] is removed from the indices.
+    missed: BTreeMap<SocketId, Time>,
+    /// Whether this process does not sweep: the kernel has refused its program, or its sockets have
+    /// left the group.
     is_disabled: bool,
     sweep: Option<Sweep>,
     /// Whether the attached program may be another process's. Then the next sweep attaches this
@@ -134,20 +100,6 @@ struct State {
     pending: bool,
     not_before: Time,
     pause: Duration,
-}
-
-struct Sweep {
-    nonce: Nonce,
-    /// The first answer of each slot.
-    answers: SocketIndices,
-    live: Vec<u8>,
-    /// The number of probes without an answer.
-    unanswered: u16,
-    /// The time at which the sweep is evaluated with the answers so far; `NEVER` after that. Later
-    /// answers still count.
-    deadline: Time,
-    /// Whether answers have arrived since the last evaluation.
-    changed: bool,
 }
 
 impl Steering {
@@ -175,11 +127,13 @@ impl Steering {
                 pause: MIN_PAUSE,
             }),
             lowest: AtomicU8::new(slot),
+            own_sockets: AtomicUsize::new(1),
+            steered_sockets: AtomicUsize::new(1),
         };
         let live = live_slots().map_err(|e| OpenError::system("listing processes", e))?;
         let mut state = steering.state();
         if live.iter().all(|&other| other == slot) {
-            state.indices.insert(slot, 0);
+            state.indices.insert((slot, 0), 0);
             steering.attach(&mut state, receiver);
         } else {
             steering.start(&mut state, live, now);
@@ -202,8 +156,34 @@ impl Steering {
         self.lowest.load(Ordering::Relaxed)
     }
 
-    /// Handles a datagram for another living process that was steered here: the program is wrong, and
-    /// a sweep starts if one may begin now.
+    /// The number of this process's sockets in the group.
+    #[inline]
+    pub(super) fn own_sockets(&self) -> usize {
+        self.own_sockets.load(Ordering::Relaxed)
+    }
+
+    /// The number of this process's sockets, a power of two, to which the last program that it
+    /// attached distributes.
+    #[inline]
+    pub(super) fn steered_sockets(&self) -> usize {
+        self.steered_sockets.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of this process's sockets in the group, which only grows. If it has changed,
+    /// a sweep for the new ones starts as soon as one may begin.
+    pub(super) fn set_own_sockets(&self, count: usize, now: Time) {
+        let mut state = self.state();
+        if self.own_sockets.swap(count, Ordering::Relaxed) == count || state.is_disabled {
+            return;
+        }
+        state.pending = true;
+        state.not_before = now;
+        drop(state);
+        self.advance(now, None);
+    }
+
+    /// Handles a datagram that was steered here and is for another living process, or for another
+    /// socket of this one: the program is wrong, and a sweep starts if one may begin now.
     pub(super) fn misdirected(&self, now: Time) {
         let mut state = self.state();
         let running = state
@@ -221,7 +201,9 @@ impl Steering {
     /// Handles the end of the process that held `slot`: a sweep starts if one may begin now.
     pub(super) fn process_ended(&self, slot: u8, now: Time) {
         let mut state = self.state();
-        if state.indices.remove(&slot).is_some() {
+        let before = state.indices.len();
+        state.indices.retain(|socket, _| socket.0 != slot);
+        if state.indices.len() != before {
             state.pending = !state.is_disabled;
             state.is_stale = true;
             self.update_lowest(&state.indices);
@@ -234,7 +216,7 @@ impl Steering {
         let lowest = indices
             .keys()
             .next()
-            .map_or(self.slot, |&s| s.min(self.slot));
+            .map_or(self.slot, |&(slot, _)| slot.min(self.slot));
         self.lowest.store(lowest, Ordering::Relaxed);
     }
 
@@ -256,11 +238,20 @@ impl Steering {
     }
 
     fn advance(&self, now: Time, receiver: Option<BorrowedFd<'_>>) {
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         if let Some(receiver) = receiver
-            && state.sweep.as_ref().is_some_and(|s| s.deadline <= now)
+            && let Some(sweep) = state.sweep.as_mut().filter(|sweep| sweep.deadline <= now)
         {
-            self.evaluate(&mut state, receiver, now);
+            let most = sweep.most_probes();
+            if sweep.probes < most {
+                // A stopped process does not say how many sockets it has. Without probes to all of
+                // them, this process might not learn the index of its own.
+                self.probe(sweep, most);
+                sweep.deadline = now + SWEEP_TIMEOUT;
+            } else {
+                self.evaluate(state, receiver, now);
+            }
         }
         let running = state
             .sweep
@@ -268,7 +259,7 @@ impl Steering {
             .is_some_and(|s| s.deadline != Time::NEVER);
         if state.pending && !running && state.not_before <= now {
             match live_slots() {
-                Ok(live) => self.start(&mut state, live, now),
+                Ok(live) => self.start(state, live, now),
                 Err(error) => {
                     tracing::debug!(%error, "cannot list processes");
                     state.not_before = now + MAX_PAUSE;
@@ -279,11 +270,32 @@ impl Steering {
 
     /// Starts a sweep: sends a probe to each index that a socket may have.
     fn start(&self, state: &mut State, live: Vec<u8>, now: Time) {
-        let nonce: Nonce = crate::random::any();
-        let count = live.len() as u16 + EXTRA_PROBES;
         self.counters.sweeps.add(1);
+        let mut sweep = Sweep {
+            nonce: crate::random::any(),
+            answers: SocketIndices::new(),
+            announced: BTreeMap::new(),
+            live,
+            probes: 0,
+            unanswered: 0,
+            deadline: now + SWEEP_TIMEOUT,
+            changed: false,
+        };
+        // Besides one of each process: its own sockets, and those that the last sweeps have found.
+        let of_others = state.indices.keys().filter(|(slot, number)| {
+            *slot != self.slot && *number > 0 && sweep.live.contains(slot)
+        });
+        let further = of_others.count() + self.own_sockets() - 1;
+        let count = sweep.needed_probes() + further as u16;
+        self.probe(&mut sweep, count);
+        state.pending = false;
+        state.sweep = Some(sweep);
+    }
+
+    /// Sends probes to the next indices until `count` have been sent.
+    fn probe(&self, sweep: &mut Sweep, count: u16) {
         let to = self.address.with_port(ROCE_PORT).into();
-        for index in 0..count {
+        for index in sweep.probes..count {
             let probe = Probe {
                 opcode: NO_OPCODE,
                 flags_and_pkey: [0; 3],
@@ -291,7 +303,7 @@ impl Steering {
                 slot: PROBE_SLOT,
                 index: index.to_be_bytes(),
                 magic: PROBE_MAGIC,
-                nonce,
+                nonce: sweep.nonce,
             };
             match self.prober.send_to(probe.as_bytes(), &to) {
                 Ok(_) => self.counters.probes_out.add(1),
@@ -299,20 +311,20 @@ impl Steering {
                 Err(error) => tracing::debug!(%error, "a probe was not sent"),
             }
         }
-        state.pending = false;
-        state.sweep = Some(Sweep {
-            nonce,
-            answers: SocketIndices::new(),
-            live,
-            unanswered: count,
-            deadline: now + SWEEP_TIMEOUT,
-            changed: false,
-        });
+        sweep.unanswered += count.saturating_sub(sweep.probes);
+        sweep.probes = sweep.probes.max(count);
     }
 
-    /// Answers `bytes` from `src` through `receiver` if they are a valid probe; else counts a
-    /// rejection.
-    pub(super) fn answer_probe(&self, receiver: &Socket, src: SocketAddr, bytes: &[u8]) {
+    /// Answers `bytes` from `src`, which have arrived at the socket with a number, if they are a
+    /// valid probe; else counts a rejection. The answer is sent through `sender`, which may be any
+    /// of this process's sockets in the group.
+    pub(super) fn answer_probe(
+        &self,
+        sender: &Socket,
+        number: usize,
+        src: SocketAddr,
+        bytes: &[u8],
+    ) {
         // A probe is sent from the same address of this host.
         let probe = Probe::read_from_bytes(bytes)
             .ok()
@@ -326,11 +338,11 @@ impl Steering {
         let answer = Answer {
             magic: ANSWER_MAGIC,
             slot: self.slot,
-            reserved: 0,
+            sockets: Answer::sockets(number, self.own_sockets()),
             index: probe.index,
             nonce: probe.nonce,
         };
-        if let Err(error) = receiver.send_to(answer.as_bytes(), &src.into()) {
+        if let Err(error) = sender.send_to(answer.as_bytes(), &src.into()) {
             tracing::debug!(%error, "a probe could not be answered");
         }
     }
@@ -360,27 +372,20 @@ impl Steering {
                 });
             match (answer, &mut state.sweep) {
                 (Some(answer), Some(sweep)) if answer.nonce == sweep.nonce => {
-                    sweep.unanswered = sweep.unanswered.saturating_sub(1);
-                    let index = u16::from_be_bytes(answer.index);
-                    sweep.answers.entry(answer.slot).or_insert_with(|| {
-                        sweep.changed = true;
-                        index
-                    });
+                    if sweep.answered(&answer) {
+                        self.probe(sweep, sweep.needed_probes());
+                    }
                 }
                 _ => self.counters.probes_rejected.add(1),
             }
         }
         let evaluate = state.sweep.as_ref().is_some_and(|sweep| {
-            let complete = sweep
-                .live
-                .iter()
-                .all(|slot| sweep.answers.contains_key(slot));
             let late = sweep.deadline == Time::NEVER;
             // While processes join at the same time, none has attached a program, and all probes of
-            // a sweep may reach one socket. When all are answered, the missing slots will not
+            // a sweep may reach one socket. When all are answered, the missing sockets will not
             // answer.
             let over = sweep.unanswered == 0;
-            sweep.changed && (complete || late || over)
+            sweep.changed && (late || over || sweep.is_complete())
         });
         if evaluate {
             self.evaluate(&mut state, receiver, now);
@@ -388,7 +393,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Stops all sweeps: the socket leaves the group.
+    /// Stops all sweeps: the sockets leave the group.
     pub(super) fn stop(&self) {
         let mut state = self.state();
         state.is_disabled = true;
@@ -405,19 +410,24 @@ impl Steering {
         sweep.deadline = Time::NEVER;
         sweep.changed = false;
         let before = state.indices.clone();
-        state.indices.retain(|slot, index| {
-            if sweep.answers.contains_key(slot) {
-                state.missed.remove(slot);
+        state.indices.retain(|socket, index| {
+            if sweep.answers.contains_key(socket) {
+                state.missed.remove(socket);
                 return true;
             }
             let taken = sweep.answers.values().any(|i| i == index);
-            let out = !late && now.since(*state.missed.entry(*slot).or_insert(now)) >= SLOT_TIMEOUT;
-            !taken && !out && sweep.live.contains(slot)
+            let over =
+                !late && now.since(*state.missed.entry(*socket).or_insert(now)) >= SLOT_TIMEOUT;
+            // This process has not left the group, however late it reads a socket.
+            let out = over && socket.0 != self.slot;
+            !taken && !out && sweep.may_have(*socket)
         });
         state.indices.extend(&sweep.answers);
         state
             .missed
-            .retain(|slot, _| state.indices.contains_key(slot));
+            .retain(|socket, _| state.indices.contains_key(socket));
+        let own = state.indices.range((self.slot, 0)..=(self.slot, u8::MAX));
+        let knows_own = own.count() >= self.own_sockets();
         self.update_lowest(&state.indices);
         let is_new = state.indices != before;
         state.pause = if is_new {
@@ -426,7 +436,7 @@ impl Steering {
             (state.pause * 2).min(MAX_PAUSE)
         };
         let attaches = is_new || state.is_stale;
-        state.pending |= attaches || !state.missed.is_empty();
+        state.pending |= attaches || !state.missed.is_empty() || !knows_own;
         state.not_before = now + state.pause;
         // A process may have joined and attached a better program during this sweep. So a process
         // that attaches one sweeps again. A process whose indices are unchanged keeps the program.
@@ -438,9 +448,20 @@ impl Steering {
 
     /// Attaches a program for the indices that this process has learnt.
     fn attach(&self, state: &mut State, receiver: BorrowedFd<'_>) {
-        let own = state.indices.get(&self.slot).copied();
-        match program::attach(receiver, &state.indices, own) {
+        let mut slots = program::distribution(&state.indices);
+        let own =
+            |slots: &program::Distribution| slots.get(&self.slot).cloned().unwrap_or_default();
+        let others = own(&slots).first().copied();
+        let mut attached = program::attach(receiver, &slots, others);
+        if attached.is_err() && slots.values().any(|sockets| sockets.len() > 1) {
+            // A long program may exceed `net.core.optmem_max`.
+            slots.values_mut().for_each(|sockets| sockets.truncate(1));
+            attached = program::attach(receiver, &slots, others);
+        }
+        match attached {
             Ok(()) => {
+                let steered = own(&slots).len().max(1);
+                self.steered_sockets.store(steered, Ordering::Relaxed);
                 self.counters.steering_attached.add(1);
                 tracing::debug!(address = %self.address, indices = ?state.indices, "steering");
             }
@@ -468,106 +489,4 @@ pub(super) fn open_probe_socket(address: LocalAddress) -> Result<Socket, OpenErr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::socket::open_receiver;
-    use crate::tests::own_address;
-
-    #[test]
-    fn answers_from_another_address_or_to_another_sweep_are_rejected() {
-        let address = own_address();
-        let receiver = open_receiver(address, true).unwrap();
-        let counters = Arc::new(NetCounters::default());
-        let fd = receiver.as_fd();
-        let steering = Steering::join(address, 3, fd, counters.clone(), Time(0)).unwrap();
-        let live = vec![3, 4];
-        steering.start(&mut steering.state(), live, Time(1));
-        let nonce = steering.state().sweep.as_ref().unwrap().nonce;
-        let before = steering.state().indices.clone();
-        let answer = |nonce: Nonce| Answer {
-            magic: ANSWER_MAGIC,
-            slot: 4,
-            reserved: 0,
-            index: [0, 1],
-            nonce,
-        };
-        let to = steering.prober.local_addr().unwrap();
-        let other = open_probe_socket(address).unwrap();
-        other.send_to(answer(nonce).as_bytes(), &to).unwrap();
-        let wrong = nonce.map(|byte| !byte);
-        receiver.send_to(answer(wrong).as_bytes(), &to).unwrap();
-        receiver.send_to(b"nonsense", &to).unwrap();
-        receiver.send_to(&[0; 500], &to).unwrap();
-        steering.receive_answers(fd, Time(2)).unwrap();
-        assert_eq!(counters.probes_rejected.get(), 4);
-        assert!(steering.state().sweep.as_ref().unwrap().answers.is_empty());
-        assert_eq!(steering.state().indices, before);
-        // An answer from the right address with the right nonce counts.
-        receiver.send_to(answer(nonce).as_bytes(), &to).unwrap();
-        steering.receive_answers(fd, Time(3)).unwrap();
-        steering.on_time(Time(u64::MAX), fd);
-        assert_eq!(steering.state().indices.get(&4), Some(&1));
-    }
-
-    #[test]
-    fn sweep_without_changes_keeps_the_attached_program() {
-        let address = own_address();
-        let sockets = [(); 2].map(|()| open_receiver(address, true).unwrap());
-        let counters = Arc::new(NetCounters::default());
-        let [first, second] = [(&sockets[0], 3), (&sockets[1], 9)].map(|(socket, slot)| {
-            Steering::join(address, slot, socket.as_fd(), counters.clone(), Time(0)).unwrap()
-        });
-        let fd = sockets[0].as_fd();
-        // The first sweep began before the second socket joined, so only the first socket has
-        // answered.
-        for now in [1, 2] {
-            let mut state = first.state();
-            first.start(&mut state, vec![3, 9], Time(now));
-            state.sweep.as_mut().unwrap().answers = SocketIndices::from([(3, 0)]);
-            if now == 2 {
-                // Meanwhile the second process has learnt all indices.
-                let whole = SocketIndices::from([(3, 0), (9, 1)]);
-                program::attach(sockets[1].as_fd(), &whole, Some(1)).unwrap();
-            }
-            first.evaluate(&mut state, fd, Time(now));
-        }
-        assert!(!first.state().pending);
-        let packet = [4, 0, 0, 0, 0, 9, 0, 7, 0, 0, 0, 0, 0x55];
-        let to = address.with_port(ROCE_PORT).into();
-        second.prober.send_to(&packet, &to).unwrap();
-        let mut buffer = [std::mem::MaybeUninit::uninit(); 64];
-        let is_there = |len: io::Result<usize>| len.is_ok_and(|len| len == packet.len());
-        let found = std::iter::from_fn(|| sockets[1].recv(&mut buffer).ok().map(Ok));
-        assert!(found.into_iter().any(is_there));
-        // A process that received a datagram of another one attaches its indices, changed or not.
-        let mut state = first.state();
-        state.is_stale = true;
-        first.start(&mut state, vec![3, 9], Time(3));
-        state.sweep.as_mut().unwrap().answers = SocketIndices::from([(3, 0)]);
-        let before = counters.steering_attached.get();
-        first.evaluate(&mut state, fd, Time(3));
-        assert!(state.pending && counters.steering_attached.get() > before);
-    }
-
-    #[test]
-    fn slot_that_does_not_answer_is_removed_after_the_timeout() {
-        let address = own_address();
-        let receiver = open_receiver(address, true).unwrap();
-        let fd = receiver.as_fd();
-        let counters = Arc::new(NetCounters::default());
-        let steering = Steering::join(address, 3, fd, counters, Time(0)).unwrap();
-        steering.state().indices = SocketIndices::from([(3, 0), (9, 1)]);
-        let first = Time(1);
-        let before = first + SLOT_TIMEOUT / 2;
-        let over = first + SLOT_TIMEOUT;
-        for (now, rest) in [(first, vec![3, 9]), (before, vec![3, 9]), (over, vec![3])] {
-            let mut state = steering.state();
-            steering.start(&mut state, vec![3, 9], now);
-            let sweep = state.sweep.as_mut().unwrap();
-            sweep.answers = SocketIndices::from([(3, 0)]);
-            steering.evaluate(&mut state, fd, now);
-            assert_eq!(state.indices.keys().copied().collect::<Vec<_>>(), rest);
-            assert!(state.pending);
-        }
-    }
-}
+mod tests;

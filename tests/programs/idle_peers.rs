@@ -7,6 +7,8 @@ use crate::common::namespace::{Namespace, VethPair};
 use crate::common::require::{IP, Need, require};
 use crate::common::run::{POLL_INTERVAL, Running, run};
 use crate::common::runner::{Directory, Runner};
+use crate::common::stat::{processes, stat};
+use crate::connection_manager::{RPING, Server, TCP};
 
 /// Debug builds on a busy machine are slow.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -185,5 +187,34 @@ fn process_that_was_stopped_keeps_its_connections_to_other_hosts() {
     // Longer than the interval of the client's liveness checks.
     thread::sleep(Duration::from_secs(4));
     assert!(ends.0[1].is_running());
+    ends.kill(0);
+}
+
+#[test]
+fn burst_of_requests_is_forwarded_by_a_process_that_waits_for_an_event() {
+    if !needs() || !require(&[RPING]) {
+        return;
+    }
+    let directory = Directory::new();
+    let program = compile(&directory);
+    let namespace = Namespace::new(&Runner::here()).loopback_up();
+    let runner = namespace.runner();
+    // These started first, so one of them receives the requests for all processes.
+    let ends = Ends::connect(&program, runner, runner, "127.0.0.1", "0");
+    let _server = Server::start(runner, "cmtime -b 127.0.0.1", TCP | 7471);
+    // More than the queue between two processes holds.
+    let mut client = runner.verbs("cmtime");
+    client.args(["-s", "127.0.0.1", "-c", "1000"]);
+    run("cmtime", client, LIMIT).success();
+    let survey = stat(runner, &[]);
+    let count = |name| -> u64 {
+        let idle = processes(&survey)
+            .iter()
+            .filter(|process| process["program"] == "idle");
+        idle.filter_map(|process| process["process"][name].as_u64())
+            .sum()
+    };
+    assert!(count("forwarded_out") >= 1000, "{survey}");
+    assert_eq!(count("forward_overruns"), 0, "{survey}");
     ends.kill(0);
 }

@@ -31,12 +31,12 @@ impl Cq {
             return 0;
         }
         let take = || Some(self.take_many(most, &mut each)).filter(|taken| *taken > 0);
-        path::get().poll_for(take).unwrap_or(0)
+        path::get().poll_for(self.affinity.get(), take).unwrap_or(0)
     }
 
     /// Takes the oldest completion with its timestamp. If there is none, receives packets first.
     pub fn poll_stamped(&self) -> Option<(Completion, Stamp)> {
-        path::get().poll_for(|| self.take())
+        path::get().poll_for(self.affinity.get(), || self.take())
     }
 
     /// Requests one notification on the channel: for the next completion, or with `solicited_only`

@@ -20,7 +20,10 @@ impl Srq {
         pd: &Arc<Pd>,
         attr: SrqAttr,
     ) -> Result<Arc<Srq>, SrqError> {
-        let numbers = path::get().numbers()?;
+        let engine = path::get();
+        let numbers = engine.numbers()?;
+        // The packets of the domain's queue pairs complete receives to this queue.
+        engine.affinity_of(&[&domain.affinity, &cq.affinity]);
         Srq::create_with_number(numbers, domain, cq, events, pd, attr)
     }
 }

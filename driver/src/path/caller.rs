@@ -1,51 +1,91 @@
 //! The calls of programs: their threads do the work of the network.
 
 use super::engine::{Engine, Network};
-use crate::scheduling::limits::POLL_SLEEP;
-use crate::scheduling::polling::{Awaited, Call, Pause};
+use crate::scheduling::affinity::Affinity;
+use crate::scheduling::limits::{BUSY_RECEIVER_SPINS, POLL_SLEEP};
+use crate::scheduling::polling::{Awaited, Call, Driven, Pause};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use urxe_net::thread;
 
 impl Engine {
-    /// Returns what `take` finds, at once or after receiving packets: a poll of the program. The
-    /// thread may be cancelled in `take`, and in the parts of a poll that find no work.
-    pub(crate) fn poll_for<T>(&self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
-        let _call = self.polling.call();
-        self.polling.polled();
-        self.send_deferred();
+    /// Returns what `take` finds, at once or after receiving packets: a poll of the program, of a
+    /// completion queue with this affinity. The thread may be cancelled in `take`, and in the parts
+    /// of a poll that find no work.
+    pub(crate) fn poll_for<T>(
+        &self,
+        affinity: Affinity,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let polls = self.polling.of(affinity);
+        let _call = polls.call();
+        polls.polled();
+        self.send_deferred_in_poll(polls);
         let taken = take().or_else(|| {
-            if self.polling.drains() {
-                self.send_delayed_acks();
+            if polls.drains() {
+                self.send_delayed_acks_in_poll(polls);
                 return None;
             }
-            self.poll();
-            take()
+            match self.poll(affinity) {
+                Driven::Busy => self.await_receiver(affinity, &mut take),
+                Driven::Worked | Driven::Idle => take(),
+            }
         });
         if taken.is_some() {
-            self.polling.returned();
+            polls.returned();
             if self.polling.polls_memory() {
-                self.await_write();
+                self.await_write(affinity);
             }
         }
         taken
     }
 
-    /// Begins a post of the program.
-    pub(crate) fn call_to_post(&self) -> Call<'_> {
+    /// Begins a post of the program, to a queue pair with this affinity.
+    pub(crate) fn call_to_post(&self, affinity: Affinity) -> Call<'_> {
         let handoff = self.waker.handoff();
-        self.polling
-            .call_to_post(|| handoff.leaves_packets_to_polls())
+        (self.polling.of(affinity)).call_to_post(|| handoff.leaves_packets_to_polls())
     }
 
-    /// Receives and runs timers in a poll that found no completion. True when there was any work.
+    /// Waits for the thread that receives: it may hold packets for this poll's queue. Returns what
+    /// `take` finds.
+    #[cold]
+    fn await_receiver<T>(
+        &self,
+        affinity: Affinity,
+        take: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let network = self.network.get()?;
+        let ports = network.ports.list();
+        if ports.iter().any(|port| port.contended(affinity)) {
+            // The progress thread opens more receive sockets.
+            self.waker.wake();
+        }
+        let is_busy = || (ports.iter()).any(|port| port.socket_of(affinity).1.is_busy());
+        for _ in 0..BUSY_RECEIVER_SPINS {
+            std::hint::spin_loop();
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            if !is_busy() {
+                self.poll(affinity);
+                return take();
+            }
+        }
+        rustix::thread::sched_yield();
+        take()
+    }
+
+    /// Receives and runs timers in a poll that found no completion.
     ///
     /// The thread may be cancelled meanwhile. [`Engine::drive_in_poll`] disables that when it finds
     /// work; the system calls before are not cancellation points.
-    fn poll(&self) -> bool {
-        self.send_delayed_acks();
-        self.polling
-            .empty_poll(|now| self.drive_in_poll(now), |pause| self.pause(pause))
+    fn poll(&self, affinity: Affinity) -> Driven {
+        let polls = self.polling.of(affinity);
+        self.send_delayed_acks_in_poll(polls);
+        polls.empty_poll(
+            |now| self.drive_in_poll(affinity, now),
+            |pause| self.pause(pause),
+        )
     }
 
     /// Gives the processor to other threads. Not a cancellation point.
@@ -73,14 +113,14 @@ impl Engine {
     }
 
     /// Receives before a completion is returned to an application that polls memory.
-    fn await_write(&self) {
-        let Some(mut awaited) = self.polling.await_write() else {
+    fn await_write(&self, affinity: Affinity) {
+        let Some(mut awaited) = self.polling.of(affinity).await_write() else {
             return;
         };
         thread::without_cancellation(|| {
             loop {
                 match awaited.next() {
-                    Awaited::Poll => awaited.polled(self.poll()),
+                    Awaited::Poll => awaited.polled(self.poll(affinity) == Driven::Worked),
                     Awaited::Arrived => return self.counters.writes_awaited.add(1),
                     Awaited::Missed => {
                         self.waker.wake();

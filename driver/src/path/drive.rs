@@ -5,6 +5,8 @@ use super::panics::PanicGuard;
 use super::rx::Caller;
 use crate::memory::regions::regions;
 use crate::queues::cq::Cq;
+use crate::scheduling::affinity::Affinity;
+use crate::scheduling::polling::Driven;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use urxe_net::thread::CancellationDisabled;
@@ -13,33 +15,46 @@ use urxe_proto::time::Time;
 impl Engine {
     /// Receives one batch from each socket, and runs timers and pending work, once. True when there
     /// was any.
+    #[inline(never)]
     pub fn drive(&self) -> bool {
-        self.drive_as(Caller::Other, None)
+        self.drive_as(Caller::Other, None) == Driven::Worked
     }
 
     /// [`Engine::drive`] for a thread of the program that waits for an event.
+    #[inline(never)]
     pub(super) fn drive_in_wait(&self) -> bool {
-        self.drive_as(Caller::Wait, None)
+        self.drive_as(Caller::Wait, None) == Driven::Worked
     }
 
-    /// [`Engine::drive`] for a poll of the program that began at `now`. Disables cancellation of
-    /// the thread where there is work.
-    pub(super) fn drive_in_poll(&self, now: Time) -> bool {
-        self.drive_as(Caller::Poll, Some(now))
+    /// [`Engine::drive`] for a poll that began at `now`, of a completion queue with this affinity.
+    /// Disables cancellation of the thread where there is work.
+    #[inline(always)]
+    pub(super) fn drive_in_poll(&self, affinity: Affinity, now: Time) -> Driven {
+        self.drive_as(Caller::Poll(affinity), Some(now))
     }
 
     /// Receives, and runs timers and pending work, once. `begun` is the present time, if the caller
     /// knows it.
-    fn drive_as(&self, caller: Caller, begun: Option<Time>) -> bool {
+    ///
+    /// Inlined, since it is most of a poll that finds nothing, and the kind of caller is constant.
+    #[inline(always)]
+    fn drive_as(&self, caller: Caller, begun: Option<Time>) -> Driven {
         let Some(network) = self.usable_network() else {
-            return false;
+            return Driven::Idle;
         };
         let guard = PanicGuard(self);
-        let received_at = self.receive_all(network, caller);
+        let mut is_busy = false;
+        let received_at = self.receive_all(network, caller, &mut is_busy);
         let now = received_at.or(begun).unwrap_or_else(urxe_net::now);
         let worked = received_at.is_some() | self.run_due(network, now);
         guard.end();
-        worked
+        if worked {
+            Driven::Worked
+        } else if is_busy {
+            Driven::Busy
+        } else {
+            Driven::Idle
+        }
     }
 
     /// Returns the network part, unless the program has closed its descriptors.
@@ -51,10 +66,10 @@ impl Engine {
     /// Receives one batch from each socket. Returns the time at which the last one was received;
     /// `None` if there were no packets.
     #[inline(always)]
-    fn receive_all(&self, network: &Network, caller: Caller) -> Option<Time> {
+    fn receive_all(&self, network: &Network, caller: Caller, is_busy: &mut bool) -> Option<Time> {
         let mut received_at = None;
         for port in network.ports.list().iter() {
-            received_at = self.receive(port, caller).or(received_at);
+            received_at = self.receive(port, caller, is_busy).or(received_at);
         }
         if network.groups.any() {
             for joined in network.groups.list().iter() {

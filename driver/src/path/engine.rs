@@ -1,17 +1,17 @@
 //! The state of one process: its sockets, queue pairs, timers and lists.
 
-use super::flush_timer::TimerFd;
+use super::deferred_lists::DeferredLists;
 use super::groups::Groups;
 use super::mtu_check::MtuCheck;
 use super::writable::WritableWaiters;
 use crate::loss::ClosedDescriptors;
-use crate::ports::{BatchPool, Ports, Receiver, Waker, WatchSet};
+use crate::ports::{BatchPool, LocalPort, Ports, Receiver, Waker, WatchSet};
 use crate::queues::cq::{Cq, CqMonitor};
 use crate::queues::gsi::Gsi;
 use crate::queues::qp::Qp;
 use crate::queues::table::QpTable;
+use crate::scheduling::affinity::Affinities;
 use crate::scheduling::blocking::ReceiveBeforeSleep;
-use crate::scheduling::deferred::Deferred;
 use crate::scheduling::destinations::DestinationLimiters;
 use crate::scheduling::polling::Polling;
 use crate::scheduling::timers::Timers;
@@ -76,6 +76,7 @@ pub struct Engine {
     /// The memory that is left for out-of-order queues.
     pub(super) out_of_order: Arc<OutOfOrderBudget>,
     pub(super) polling: Polling,
+    pub(super) affinities: Affinities,
     pub(super) receive_before_sleep: ReceiveBeforeSleep,
     pub(super) counters: EngineCounters,
     pub(super) mtu_check: MtuCheck,
@@ -93,7 +94,7 @@ pub(super) struct Network {
     /// Receive buffers for datagrams that other processes forwarded.
     pub(super) forwarded: Mutex<Receiver>,
     /// Queue pairs with deferred sends or a delayed ACK.
-    pub(super) deferred: Deferred<Arc<Qp>, TimerFd>,
+    pub(super) deferred: DeferredLists,
     /// Queue pairs that wait for a socket to have room.
     pub(super) writable: WritableWaiters,
     pub(super) watch: Arc<WatchSet>,
@@ -128,6 +129,7 @@ impl Engine {
             batches: Arc::default(),
             out_of_order: Arc::new(OutOfOrderBudget::new(OUT_OF_ORDER_BYTES)),
             polling: Polling::default(),
+            affinities: Affinities::default(),
             receive_before_sleep: ReceiveBeforeSleep::new(),
             counters: EngineCounters::default(),
             mtu_check: MtuCheck::default(),
@@ -154,6 +156,13 @@ impl Engine {
     /// Returns how often a connection has waited for room to send to a process of this host.
     pub fn quantum_waits(&self) -> u64 {
         self.limiters.waits()
+    }
+
+    /// Returns the number of receive sockets of all open addresses.
+    pub fn receive_sockets(&self) -> usize {
+        let ports = self.network.get().map(|network| network.ports.list());
+        let sockets = |port: &Arc<LocalPort>| port.receive_sockets().count();
+        ports.map_or(0, |ports| ports.iter().map(sockets).sum())
     }
 
     /// Returns the completion queues that need the progress thread.

@@ -1,9 +1,9 @@
 //! The flush timer of deferred sends.
 //!
-//! The program's next poll sends the deferred sends. Its next poll that finds no completion sends
-//! the delayed ACKs, and its next blocking wait sends both. So does a post that fills the batch, or
-//! the end of the queue pair. ACKs are delayed only while the progress thread checks every few
-//! milliseconds.
+//! The program's next poll with the queue pair's affinity sends the deferred sends. Its next poll
+//! that finds no completion sends the delayed ACKs, and its next blocking wait sends both. So does
+//! a post that fills the batch, or the end of the queue pair. ACKs are delayed only while the
+//! progress thread checks every few milliseconds.
 //!
 //! If the program makes no such call, this timer wakes the progress thread, which sends the
 //! deferred sends. It is a kernel timer (timerfd_create(2)): any thread can set it without waking
@@ -12,6 +12,7 @@
 
 use crate::loss::ClosedDescriptors;
 use crate::scheduling::deferred::FlushTimer;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_gettime, timerfd_settime,
@@ -35,6 +36,14 @@ impl TimerFd {
             fd: timerfd_create(TimerfdClockId::Monotonic, flags)?,
             loss: Arc::clone(loss),
         })
+    }
+}
+
+impl TimerFd {
+    /// Returns whether the timer has expired.
+    pub(super) fn has_expired(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 }
 
@@ -75,7 +84,6 @@ impl FlushTimer for TimerFd {
 mod tests {
     use super::*;
     use crate::scheduling::deferred::Deferred;
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use urxe_net::now;
 
     /// Returns whether the flush timer expires within `milliseconds`.

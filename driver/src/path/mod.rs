@@ -12,6 +12,7 @@
 //! - Counters: `report`. `mtu_check`: the search for a smaller MTU after timeouts.
 
 mod caller;
+mod deferred_lists;
 mod drive;
 mod engine;
 mod exit;

@@ -1,8 +1,8 @@
 //! The engine of the process, and opening its network part.
 
+use super::deferred_lists::DeferredLists;
 use super::engine::{Engine, Network};
 use super::exit;
-use super::flush_timer::TimerFd;
 use super::groups::{Groups, Joined};
 use super::progress;
 use super::writable::WritableWaiters;
@@ -10,7 +10,7 @@ use crate::per_process::PerProcess;
 use crate::ports::{Ports, WatchSet};
 use crate::queues::gsi::{Gsi, GsiResources};
 use crate::queues::qp::{Qp, QpResources};
-use crate::scheduling::deferred::Deferred;
+use crate::scheduling::affinity::{Affinity, CqAffinity};
 use crate::sync::{Mutex, lock};
 use std::io;
 use std::net::IpAddr;
@@ -66,7 +66,7 @@ impl Engine {
         let watch = Arc::new(WatchSet::new(self.waker.open()?, shared.fd())?);
         let writable = WritableWaiters::new()?;
         watch.watch_control(writable.as_fd())?;
-        let deferred = Deferred::with(TimerFd::new(&self.loss)?);
+        let deferred = DeferredLists::new(&self.loss)?;
         tracing::debug!(slot = shared.slot(), "took a slot of port 4791");
         let ports = Arc::new(Ports::new(
             Arc::clone(&shared),
@@ -139,14 +139,32 @@ impl Engine {
         })
     }
 
-    /// Adds the queue pair that `make` makes for a free number. Returns `None` when no number is
-    /// free.
+    /// Returns the affinity of `owners`, and gives it to those that have none: that of one of them,
+    /// or the next.
+    pub(crate) fn affinity_of(&self, owners: &[&CqAffinity]) -> Affinity {
+        let known = || owners.iter().find_map(|owner| owner.known());
+        let affinity = known().unwrap_or_else(|| self.affinities.next());
+        owners.iter().for_each(|owner| owner.set(affinity));
+        // Another thread may have set one at the same time.
+        known().unwrap_or(affinity)
+    }
+
+    /// Adds the queue pair that `make` makes for a free number, with the affinity of `owners`, its
+    /// completion queues or its XRC domain, if such a number is found. Returns `None` when no
+    /// number is free.
     pub(crate) fn add_qp(
         &'static self,
+        owners: &[&CqAffinity],
         make: impl FnOnce(Qpn) -> Result<Arc<Qp>, NoMemory>,
     ) -> Result<Option<Result<Arc<Qp>, NoMemory>>, OpenError> {
         let range = self.numbers()?;
-        Ok(self.qps.write().add(range, make).transpose())
+        let affinity = self.affinity_of(owners);
+        let fits = |qpn| Affinity::of(qpn) == affinity;
+        let make = |qpn| {
+            self.affinities.add(Affinity::of(qpn));
+            make(qpn)
+        };
+        Ok(self.qps.write().add(range, fits, make).transpose())
     }
 
     /// Starts to receive the frames of a queue pair for raw packets, which arrive at `fd`.

@@ -5,15 +5,15 @@
 //! operations, makes no calls, and this thread receives for it. So the thread sleeps in one of
 //! modes:
 //!
-//! - [`Mode::Receiving`]: until a packet arrives, since no other thread receives. Where packets follow
-//!   each other closely it busy-polls for a bounded time before it sleeps.
-//! - [`Mode::PollersReceive`]: for 1 to 8 ms, then it checks whether the program still polls. Neither
-//!   packets nor timers of queue pairs wake it.
-//! - [`Mode::WaitersReceive`]: likewise, but timers of queue pairs wake it, since the program waits in
-//!   blocking calls.
+//! - [`Mode::Receiving`]: until a packet arrives, since no other thread receives. Where packets
+//!   follow each other closely it busy-polls for a bounded time before it sleeps.
+//! - [`Mode::PollersReceive`]: for 1 to 8 ms, then it checks whether the program still polls.
+//!   Neither packets nor timers of queue pairs wake it.
+//! - [`Mode::WaitersReceive`]: likewise, but timers of queue pairs wake it, since the program waits
+//!   in blocking calls.
 //! - [`Mode::Parked`]: until a timer expires or a thread wakes it; packets do not. A thread of the
-//!   program sleeps in a blocking call and watches the sockets itself. That thread wakes this one when
-//!   its call ends, since its next call may be far off.
+//!   program sleeps in a blocking call and watches the sockets itself. That thread wakes this one
+//!   when its call ends, since its next call may be far off.
 //!
 //! In each of them the thread wakes for the flush timeout of deferred sends, for messages of other
 //! processes about the port, and for room in a socket. [`crate::scheduling::adaptive`] chooses the
@@ -132,6 +132,7 @@ impl ProgressThread {
             self.watch();
         } else {
             engine.send_delayed_acks();
+            engine.receive_beside_polls(self.network);
             let now = now();
             engine.run_timers(now);
             engine.run_pending(now);
@@ -158,7 +159,7 @@ impl ProgressThread {
         let (control, sockets) = (network.watch.control(), network.watch.sockets());
         let mut fds = [
             PollFd::new(&control, PollFlags::IN),
-            PollFd::new(network.deferred.timer(), PollFlags::IN),
+            PollFd::new(&network.deferred, PollFlags::IN),
             PollFd::new(&sockets, PollFlags::IN),
         ];
         let watched = if mode == Mode::Receiving { 3 } else { 2 };
@@ -198,9 +199,9 @@ impl ProgressThread {
         let mut time = start;
         let mut found = false;
         if policy.is_contended(time) && polling.is_in_call() {
-            // A thread in a poll receives by itself. If this thread held the receiver, that poll would
-            // find nothing, and the program would go on to poll memory. A thread in a post does not
-            // receive, so the sleep is not repeated.
+            // A thread in a poll receives by itself. If this thread held the receiver, that poll
+            // would find nothing, and the program would go on to poll memory. A thread in a post
+            // does not receive, so the sleep is not repeated.
             std::thread::sleep(CONTENTION_SLEEP);
             time = now();
         }

@@ -147,6 +147,7 @@ impl Engine {
             ("delayed_acks", self.counters.delayed_acks.get()),
             ("writes_awaited", self.counters.writes_awaited.get()),
             ("quantum_waits", self.quantum_waits()),
+            ("receive_sockets", self.receive_sockets() as u64),
             ("path_mtu_exceeded", self.counters.path_mtu_exceeded.get()),
             ("panics", self.counters.panics.get()),
         ];

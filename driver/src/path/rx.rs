@@ -7,15 +7,17 @@ use super::report;
 use crate::lock_order::{Ordered, Rank};
 use crate::memory::access::expecting_unmapped;
 use crate::memory::regions::{RegionTable, regions};
-use crate::ports::{LocalPort, Receiver};
+use crate::ports::{LocalPort, ReceiveSocket, Receiver, SeenPolls};
 use crate::queues::qp::{Incoming, Qp};
 use crate::queues::table::QpMap;
+use crate::scheduling::affinity::Affinity;
 use crate::scheduling::limits::{ANSWER_INTERVAL, FINAL_BATCHES};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::lock;
+use std::num::NonZero;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use urxe_net::thread::CancellationDisabled;
-use urxe_net::{Datagram, RecvBatch, SendBatch};
+use urxe_net::{Datagram, MAX_RECEIVE_SOCKETS, RecvBatch, SendBatch};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::wire::{Packet, ParseError};
@@ -23,8 +25,9 @@ use urxe_proto::wire::{Packet, ParseError};
 /// The kind of thread that receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Caller {
-    /// A thread of the program that polls, and may answer the messages that it gets.
-    Poll,
+    /// A thread of the program that polls a completion queue with this affinity, and may answer the
+    /// messages that it gets.
+    Poll(Affinity),
     /// A thread of the program in a blocking call, which may answer them as well.
     Wait,
     /// The progress thread, or a thread of the program in a call that is not about messages.
@@ -32,10 +35,19 @@ pub(super) enum Caller {
 }
 
 impl Caller {
+    /// Returns the affinity of the completion queue that is polled.
+    #[inline]
+    fn polls(self) -> Option<Affinity> {
+        match self {
+            Self::Poll(affinity) => Some(affinity),
+            Self::Wait | Self::Other => None,
+        }
+    }
+
     /// Disables cancellation of the thread, unless the caller has done so.
     #[inline]
     fn disable_cancellation(self) -> Option<CancellationDisabled> {
-        (self == Self::Poll).then(CancellationDisabled::new)
+        self.polls().map(|_| CancellationDisabled::new())
     }
 }
 
@@ -45,9 +57,80 @@ impl Engine {
     ///
     /// Inlined into its one caller, since a poll that finds nothing spends most of its time here.
     #[inline(always)]
-    pub(super) fn receive(&self, port: &LocalPort, caller: Caller) -> Option<Time> {
-        let mut receiver = try_lock(&port.receiver)?;
-        self.receive_with(&mut receiver, port, caller)
+    pub(super) fn receive(
+        &self,
+        port: &LocalPort,
+        caller: Caller,
+        is_busy: &mut bool,
+    ) -> Option<Time> {
+        if port.others().is_some() {
+            return self.receive_from_several(port, caller, is_busy);
+        }
+        self.receive_from(port, (0, port.first()), caller, is_busy)
+    }
+
+    /// Receives from one of the receive sockets of an address, see [`Engine::receive`].
+    #[inline(always)]
+    fn receive_from(
+        &self,
+        port: &LocalPort,
+        (number, socket): (usize, &ReceiveSocket),
+        caller: Caller,
+        is_busy: &mut bool,
+    ) -> Option<Time> {
+        let Some(mut receiver) = socket.try_lock(caller.polls()) else {
+            *is_busy = true;
+            return None;
+        };
+        self.receive_with(&mut receiver, port, number, caller)
+    }
+
+    /// Receives from an address with several receive sockets. A poll receives from the one of its
+    /// affinity, and at intervals from those that no poll receives from. Other callers receive from
+    /// all of them.
+    #[inline(never)]
+    fn receive_from_several(
+        &self,
+        port: &LocalPort,
+        caller: Caller,
+        is_busy: &mut bool,
+    ) -> Option<Time> {
+        let Caller::Poll(affinity) = caller else {
+            return port.receive_sockets().fold(None, |received_at, socket| {
+                self.receive_from(port, socket, caller, is_busy)
+                    .or(received_at)
+            });
+        };
+        let (number, socket) = port.socket_of(affinity);
+        let received_at = self.receive_from(port, (number, socket), caller, is_busy);
+        match port.polled(socket) {
+            true => (self.receive_unpolled(port, &socket.seen, caller)).or(received_at),
+            false => received_at,
+        }
+    }
+
+    /// Receives from the receive sockets of an address that queue pairs use, and that no poll has
+    /// received from since the last call with the same record. Returns the time at which the last
+    /// batch was received.
+    fn receive_unpolled(&self, port: &LocalPort, seen: &SeenPolls, caller: Caller) -> Option<Time> {
+        let sockets = port.endpoint().steered_sockets();
+        // The first socket also receives what the program of another process does not distribute.
+        let is_used = |number| number == 0 || self.affinities.use_socket(number, sockets);
+        let unpolled = port.unpolled(seen).filter(|(number, _)| is_used(*number));
+        unpolled.fold(None, |received_at, socket| {
+            let received = self.receive_from(port, socket, caller, &mut false);
+            received.or(received_at)
+        })
+    }
+
+    /// Receives at the receive sockets of completion queues that no thread polls, while the
+    /// progress thread relies on polls of others.
+    pub(super) fn receive_beside_polls(&self, network: &Network) {
+        for port in network.ports.list().iter() {
+            if port.others().is_some() {
+                self.receive_unpolled(port, &port.seen_by_progress, Caller::Other);
+            }
+        }
     }
 
     /// Receives the packets that arrived at the sockets before this call, as far as
@@ -59,30 +142,33 @@ impl Engine {
         let _disabled = CancellationDisabled::new();
         let guard = PanicGuard(self);
         for port in network.ports.list().iter() {
-            let mut receiver = Ordered::take(Rank::Receiver, || lock(&port.receiver));
-            // The program may have unmapped the receives of a queue pair that it ends.
-            expecting_unmapped(|| {
-                let mut batches = 0..FINAL_BATCHES;
-                while batches.next().is_some()
-                    && (self.receive_with(&mut receiver, port, Caller::Other)).is_some()
-                {
-                }
-            });
+            for (number, socket) in port.receive_sockets() {
+                let mut receiver = Ordered::take(Rank::Receiver, || lock(socket.receiver()));
+                // The program may have unmapped the receives of a queue pair that it ends.
+                expecting_unmapped(|| {
+                    let mut batches = 0..FINAL_BATCHES;
+                    while batches.next().is_some()
+                        && (self.receive_with(&mut receiver, port, number, Caller::Other)).is_some()
+                    {
+                    }
+                });
+            }
         }
         guard.end();
     }
 
-    /// Receives one batch from an address with its locked receiver. Returns the time at which it
-    /// was received; `None` if there were no packets.
+    /// Receives one batch from receive socket `number` of an address, with its locked receiver.
+    /// Returns the time at which it was received; `None` if there were no packets.
     #[inline(always)]
     fn receive_with(
         &self,
         receiver: &mut Receiver,
         port: &LocalPort,
+        number: usize,
         caller: Caller,
     ) -> Option<Time> {
         let endpoint = port.endpoint();
-        let filled = endpoint.fill(&mut receiver.batch);
+        let filled = endpoint.fill(number, &mut receiver.batch);
         if let Ok(0) = filled {
             return None;
         }
@@ -93,7 +179,7 @@ impl Engine {
             return None;
         }
         let now = self.handle_batch(receiver, caller, |batch, delivery| {
-            endpoint.deliver(batch, |datagram| delivery.handle(datagram));
+            endpoint.deliver(number, batch, |datagram| delivery.handle(datagram));
         });
         if receiver.batch.has_moved_deadline() {
             // Datagrams to be forwarded may have to wait, and only the progress thread sends those.
@@ -106,7 +192,7 @@ impl Engine {
     /// time at which it was received; `None` if there were no packets.
     pub(super) fn receive_group(&self, joined: &Joined) -> Option<Time> {
         let _disabled = CancellationDisabled::new();
-        let mut receiver = try_lock(&joined.receiver)?;
+        let mut receiver = Ordered::try_take(Rank::Receiver, || joined.receiver.try_lock())?;
         let group = &joined.group;
         match group.fill(&mut receiver.batch) {
             Ok(0) => return None,
@@ -140,6 +226,7 @@ impl Engine {
     /// messages between processes about the port.
     pub(super) fn serve(&self, network: &Network) {
         network.gsi.check_exits();
+        self.open_wanted_sockets(network);
         let mut receiver = Ordered::take(Rank::Forwarded, || lock(&network.forwarded));
         self.handle_batch(&mut receiver, Caller::Other, |batch, delivery| {
             let each = |datagram: &Datagram<'_>| delivery.handle(datagram);
@@ -157,6 +244,21 @@ impl Engine {
                     tracing::warn!(%error, "port sharing failed");
                 }
             });
+        }
+    }
+
+    /// Opens receive sockets where polls contend, one for each processor.
+    fn open_wanted_sockets(&self, network: &Network) {
+        let count = || {
+            let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+            // The steering program distinguishes a power of two.
+            processors.next_power_of_two().min(MAX_RECEIVE_SOCKETS)
+        };
+        if let Some(count) = network.ports.open_wanted_sockets(count) {
+            let split = network.deferred.split(count, &self.loss);
+            if let Err(error) = split {
+                tracing::debug!(%error, "threads share the list of deferred packets");
+            }
         }
     }
 
@@ -304,12 +406,12 @@ impl<'a> Delivery<'a> {
         let Engine { waker, polling, .. } = self.engine;
         let is_waiter = self.caller == Caller::Wait;
         let may_delay = self.caller != Caller::Other && waker.handoff().may_delay_acks(is_waiter);
-        let empty_polls = may_delay.then(|| polling.empty_polls());
         let mut others = self.to_answer.iter();
         let mut next = self.current.take();
         loop {
             if let Some(incoming) = next.take() {
                 let qp = incoming.qp();
+                let empty_polls = may_delay.then(|| polling.of(Affinity::of(qp.qpn())).empty());
                 let effects = incoming.answer(self.now, empty_polls, self.regions, self.answers);
                 if let Some(effects) = effects {
                     let delays_ack = effects.delayed_ack;
@@ -325,9 +427,4 @@ impl<'a> Delivery<'a> {
         }
         self.to_answer.clear();
     }
-}
-
-/// Locks a receiver, unless another thread receives with it.
-fn try_lock(receiver: &Mutex<Receiver>) -> Option<Ordered<MutexGuard<'_, Receiver>>> {
-    Ordered::try_take(Rank::Receiver, || receiver.try_lock())
 }

@@ -1,8 +1,12 @@
 //! Application of the effects of calls on queue pairs, and the queue pairs that wait to send.
 
+use super::deferred_lists::List;
 use super::engine::{Engine, Network};
 use crate::memory::regions::{RegionTable, regions};
 use crate::queues::qp::{Effects, Qp};
+use crate::scheduling::affinity::Affinity;
+use crate::scheduling::limits::POLLS_BEFORE_FLUSH;
+use crate::scheduling::polling::Polls;
 use std::sync::Arc;
 use urxe_net::thread;
 use urxe_proto::time::Time;
@@ -61,7 +65,8 @@ impl Engine {
     /// [`Handoff::may_delay_acks`]: crate::scheduling::handoff::Handoff::may_delay_acks
     pub(super) fn delay_ack(&self, qp: &Arc<Qp>, is_waiter: bool, regions: &RegionTable) {
         if let Some(network) = self.network.get() {
-            network.deferred.add_ack(Arc::clone(qp));
+            let (list, _) = network.deferred.of(Affinity::of(qp.qpn()));
+            list.add_ack(Arc::clone(qp));
         }
         if !self.waker.handoff().may_delay_acks(is_waiter) {
             let effects = qp.send_delayed_ack(regions);
@@ -69,11 +74,11 @@ impl Engine {
         }
     }
 
-    /// Returns the number of polls so far if sends may be deferred, or else `None`: while a
-    /// completion queue is armed, the program may sleep outside urxe's calls, so no call would send
-    /// them.
-    pub(crate) fn polls_unless_armed(&self) -> Option<u64> {
-        (!self.waker.handoff().is_armed()).then(|| self.polling.polls())
+    /// Returns the number of polls so far, of completion queues with this affinity, if sends may be
+    /// deferred, or else `None`: while a completion queue is armed, the program may sleep outside
+    /// urxe's calls, so no call would send them.
+    pub(crate) fn polls_unless_armed(&self, affinity: Affinity) -> Option<u64> {
+        (!self.waker.handoff().is_armed()).then(|| self.polling.of(affinity).count())
     }
 
     /// Notes that sends of a queue pair are deferred from `now` on. `is_listed` says that the queue
@@ -81,7 +86,8 @@ impl Engine {
     pub(crate) fn defer_sends(&self, qp: &Arc<Qp>, is_listed: bool, now: Time) {
         if let Some(network) = self.network.get() {
             let new = (!is_listed).then(|| Arc::clone(qp));
-            network.deferred.add(new, now);
+            let (list, _) = network.deferred.of(Affinity::of(qp.qpn()));
+            list.add(new, now);
         }
     }
 
@@ -96,18 +102,43 @@ impl Engine {
     /// The caller must hold no lock.
     #[inline]
     pub(crate) fn send_deferred(&self) {
-        if let Some(network) = self.network.get()
-            && network.deferred.has_sends()
-        {
-            self.send_listed(network);
+        if let Some(network) = self.network.get() {
+            match network.deferred.only() {
+                Some(list) if list.has_sends() => self.send_listed(list),
+                Some(_) => {}
+                None => self.send_all_listed(network),
+            }
         }
         self.wake_if_grantable();
     }
 
     #[cold]
-    fn send_listed(&self, network: &Network) {
+    fn send_all_listed(&self, network: &Network) {
+        let lists = network.deferred.all().filter(|list| list.has_sends());
+        lists.for_each(|list| self.send_listed(list));
+    }
+
+    /// [`Engine::send_deferred`] in a poll: of queue pairs with the affinity of the polled
+    /// completion queue, and at intervals of all of them, with their delayed ACKs.
+    #[inline]
+    pub(super) fn send_deferred_in_poll(&self, polls: Polls<'_>) {
+        if let Some(network) = self.network.get() {
+            let (list, are_several) = network.deferred.of(polls.affinity());
+            if list.has_sends() {
+                self.send_listed(list);
+            }
+            if are_several && polls.count().is_multiple_of(POLLS_BEFORE_FLUSH) {
+                self.send_all_listed(network);
+                self.send_all_listed_acks(network);
+            }
+        }
+        self.wake_if_grantable();
+    }
+
+    #[cold]
+    fn send_listed(&self, list: &List) {
         thread::without_cancellation(|| {
-            network.deferred.take_all(|qp| {
+            list.take_all(|qp| {
                 if let Some(effects) = qp.send_deferred(false, regions().table()) {
                     self.apply(&qp, effects);
                 }
@@ -119,32 +150,55 @@ impl Engine {
     /// no lock.
     #[inline]
     pub(super) fn send_delayed_acks(&self) {
-        if let Some(network) = self.network.get()
-            && network.deferred.has_acks()
-        {
-            self.send_listed_acks(network);
+        if let Some(network) = self.network.get() {
+            match network.deferred.only() {
+                Some(list) if list.has_acks() => self.send_listed_acks(list),
+                Some(_) => {}
+                None => self.send_all_listed_acks(network),
+            }
         }
     }
 
     #[cold]
-    fn send_listed_acks(&self, network: &Network) {
+    fn send_all_listed_acks(&self, network: &Network) {
+        let lists = network.deferred.all().filter(|list| list.has_acks());
+        lists.for_each(|list| self.send_listed_acks(list));
+    }
+
+    /// [`Engine::send_delayed_acks`] in a poll that finds no completion: of queue pairs with the
+    /// affinity of the polled completion queue.
+    #[inline]
+    pub(super) fn send_delayed_acks_in_poll(&self, polls: Polls<'_>) {
+        if let Some(network) = self.network.get() {
+            let (list, _) = network.deferred.of(polls.affinity());
+            if list.has_acks() {
+                self.send_listed_acks(list);
+            }
+        }
+    }
+
+    #[cold]
+    fn send_listed_acks(&self, list: &List) {
         thread::without_cancellation(|| {
-            network.deferred.take_acks(|qp| {
+            list.take_acks(|qp| {
                 let effects = qp.send_delayed_ack(regions().table());
                 self.apply(&qp, effects);
             });
         });
     }
 
-    /// Sends the deferred sends after the flush timer has expired.
+    /// Sends the deferred sends for which the flush timer has expired.
     pub(super) fn send_late(&self) {
-        if let Some(network) = self.network.get() {
-            network.deferred.take_expired(|qp| {
-                if let Some(effects) = qp.send_deferred(true, regions().table()) {
-                    self.counters.flush_timeouts.add(1);
-                    self.apply(&qp, effects);
-                }
-            });
+        let lists = self.network.get().map(|network| network.deferred.all());
+        for list in lists.into_iter().flatten() {
+            if list.timer().has_expired() {
+                list.take_expired(|qp| {
+                    if let Some(effects) = qp.send_deferred(true, regions().table()) {
+                        self.counters.flush_timeouts.add(1);
+                        self.apply(&qp, effects);
+                    }
+                });
+            }
         }
     }
 

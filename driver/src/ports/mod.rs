@@ -10,6 +10,6 @@ mod watch;
 
 pub(crate) use batches::BatchPool;
 
-pub(crate) use open::{LocalPort, Ports, Receiver};
+pub(crate) use open::{LocalPort, Ports, ReceiveSocket, Receiver, SeenPolls};
 pub(crate) use waker::Waker;
 pub(crate) use watch::WatchSet;

@@ -5,11 +5,17 @@ use super::waker::Waker;
 use super::watch::WatchSet;
 use crate::lock_order::{Ordered, Rank};
 use crate::loss::{ClosedDescriptors, is_loss};
-use crate::sync::{Mutex, lock};
+use crate::scheduling::affinity::Affinity;
+use crate::scheduling::limits::{CONTENDED_POLLS, CONTENTION_PERIOD, POLLS_BEFORE_CHECK};
+use crate::sync::{Mutex, MutexGuard, lock};
+use crossbeam_utils::CachePadded;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use urxe_net::{Endpoint, LocalAddress, OpenError, RecvBatch, SendBatch, Shared};
+use urxe_net::{
+    Endpoint, LocalAddress, MAX_RECEIVE_SOCKETS, OpenError, RecvBatch, SendBatch, Shared,
+};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::time::Time;
 
@@ -26,10 +32,70 @@ pub(crate) struct Receiver {
     pub(crate) answers: Option<Box<SendBatch>>,
 }
 
+/// One of the receive sockets of an address.
+#[derive(Default)]
+pub(crate) struct ReceiveSocket {
+    receiver: CachePadded<Mutex<Receiver>>,
+    /// The number of times that a poll received from the socket.
+    polls: CachePadded<AtomicU32>,
+    /// The polls of other sockets, as polls of this one last read them.
+    pub(crate) seen: SeenPolls,
+    /// The affinity of the poll that last locked the receiver; [`NOT_POLLED`] after another caller.
+    holder: AtomicU8,
+}
+
+/// The numbers of polls of each receive socket, as a thread last read them.
+#[derive(Default)]
+pub(crate) struct SeenPolls([AtomicU32; MAX_RECEIVE_SOCKETS]);
+
+/// See [`ReceiveSocket::holder`].
+const NOT_POLLED: u8 = u8::MAX;
+
+impl ReceiveSocket {
+    /// Returns the receiver, to be locked by a thread that waits for it.
+    pub(crate) fn receiver(&self) -> &Mutex<Receiver> {
+        &self.receiver
+    }
+
+    /// Locks the receiver, unless another thread receives with it. `poll` is the affinity of the
+    /// queue that a poll of the program takes completions from, `None` for other callers.
+    #[inline]
+    pub(crate) fn try_lock(
+        &self,
+        poll: Option<Affinity>,
+    ) -> Option<Ordered<MutexGuard<'_, Receiver>>> {
+        let guard = Ordered::try_take(Rank::Receiver, || self.receiver.try_lock())?;
+        let holder = poll.map_or(NOT_POLLED, |affinity| affinity.number() as u8);
+        self.holder.store(holder, Ordering::Relaxed);
+        Some(guard)
+    }
+
+    /// Returns whether a thread holds the receiver.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.receiver.is_locked()
+    }
+
+    /// Returns whether a poll of a queue with another affinity holds the receiver, or did last.
+    fn is_held_by_other(&self, affinity: Affinity) -> bool {
+        let holder = self.holder.load(Ordering::Relaxed);
+        holder != NOT_POLLED && usize::from(holder) != affinity.number()
+    }
+}
+
 /// A local address with its sockets and receive buffers.
 pub(crate) struct LocalPort {
     endpoint: Endpoint,
-    pub(crate) receiver: Mutex<Receiver>,
+    first: ReceiveSocket,
+    /// The further receive sockets, from number 1 on.
+    others: OnceLock<Box<[ReceiveSocket]>>,
+    /// Polls that found the first receive socket held by a poll with another affinity.
+    contended_polls: CachePadded<AtomicU32>,
+    /// The time of the first of them, in nanoseconds.
+    contended_since: AtomicU64,
+    /// Whether more receive sockets should be opened.
+    wants_sockets: AtomicBool,
+    /// The polls as the progress thread last read them.
+    pub(crate) seen_by_progress: SeenPolls,
     loss: Arc<ClosedDescriptors>,
 }
 
@@ -44,6 +110,95 @@ impl std::fmt::Debug for LocalPort {
 impl LocalPort {
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The first receive socket.
+    #[inline]
+    pub(crate) fn first(&self) -> &ReceiveSocket {
+        &self.first
+    }
+
+    /// The further receive sockets, if there are any.
+    #[inline]
+    pub(crate) fn others(&self) -> Option<&[ReceiveSocket]> {
+        self.others.get().map(|others| &**others)
+    }
+
+    /// All receive sockets with their numbers.
+    pub(crate) fn receive_sockets(&self) -> impl Iterator<Item = (usize, &ReceiveSocket)> {
+        let others = self.others().unwrap_or_default();
+        std::iter::once(&self.first).chain(others).enumerate()
+    }
+
+    /// Returns the receive socket of an affinity with its number, according to the steering
+    /// program.
+    pub(crate) fn socket_of(&self, affinity: Affinity) -> (usize, &ReceiveSocket) {
+        let number = affinity.socket(self.endpoint.steered_sockets());
+        let others = self.others().unwrap_or_default();
+        match number.checked_sub(1).and_then(|index| others.get(index)) {
+            Some(socket) => (number, socket),
+            None => (0, &self.first),
+        }
+    }
+
+    /// Counts a poll of the receive socket `socket`. Returns whether this poll also receives from
+    /// the sockets that [`LocalPort::unpolled`] returns.
+    pub(crate) fn polled(&self, socket: &ReceiveSocket) -> bool {
+        let polls = socket.polls.load(Ordering::Relaxed).wrapping_add(1);
+        // Of two concurrent additions one may be lost.
+        socket.polls.store(polls, Ordering::Relaxed);
+        polls.is_multiple_of(POLLS_BEFORE_CHECK)
+    }
+
+    /// Returns the receive sockets, with their numbers, that no poll has received from since the
+    /// last call with the same record.
+    pub(crate) fn unpolled<'a>(
+        &'a self,
+        seen: &'a SeenPolls,
+    ) -> impl Iterator<Item = (usize, &'a ReceiveSocket)> {
+        self.receive_sockets().filter(|(number, socket)| {
+            let polls = socket.polls.load(Ordering::Relaxed);
+            seen.0[*number].swap(polls, Ordering::Relaxed) == polls
+        })
+    }
+
+    /// Counts a poll that found the receiver locked, by a poll with another affinity. Returns true
+    /// once, when the process should open more receive sockets: after [`CONTENDED_POLLS`] within
+    /// [`CONTENTION_PERIOD`].
+    pub(crate) fn contended(&self, affinity: Affinity) -> bool {
+        if self.others().is_some() || !self.first.is_held_by_other(affinity) {
+            return false;
+        }
+        let polls = self.contended_polls.fetch_add(1, Ordering::Relaxed);
+        let now = urxe_net::now();
+        if polls == 0 {
+            self.contended_since.store(now.0, Ordering::Relaxed);
+        }
+        if polls != CONTENDED_POLLS {
+            return false;
+        }
+        let since = Time(self.contended_since.load(Ordering::Relaxed));
+        let wants = now.since(since) < CONTENTION_PERIOD;
+        if wants {
+            self.wants_sockets.store(true, Ordering::Release);
+        } else {
+            self.contended_polls.store(0, Ordering::Relaxed);
+        }
+        wants
+    }
+
+    /// Opens further receive sockets, `count` in all, once. After an error there may be fewer.
+    fn open_sockets(&self, count: usize, watch: &WatchSet) -> Result<(), OpenError> {
+        let opened = self.endpoint.add_receive_sockets(count);
+        let open = self.endpoint.receive_sockets();
+        if open > 1 {
+            // Before they are watched: from now on, threads receive from all of them.
+            let _ = (self.others).set((1..open).map(|_| ReceiveSocket::default()).collect());
+            for fd in (1..open).filter_map(|number| self.endpoint.fd_of(number)) {
+                watch.watch_packets(fd).map_err(watching)?;
+            }
+        }
+        opened
     }
 
     /// Reports an error of a system call, which may say that a descriptor is closed.
@@ -128,7 +283,12 @@ impl Ports {
         }
         let port = Arc::new(LocalPort {
             endpoint: open()?,
-            receiver: Mutex::default(),
+            first: ReceiveSocket::default(),
+            others: OnceLock::new(),
+            contended_polls: CachePadded::default(),
+            contended_since: AtomicU64::new(0),
+            wants_sockets: AtomicBool::new(false),
+            seen_by_progress: SeenPolls::default(),
             loss: Arc::clone(&self.loss),
         });
         tracing::debug!(%address, "opened port 4791");
@@ -136,12 +296,35 @@ impl Ports {
         // address in the list.
         self.watch
             .watch(port.endpoint.fd(), port.endpoint.service_fd())
-            .map_err(|source| OpenError::System {
-                what: "watching a socket",
-                source,
-            })?;
+            .map_err(watching)?;
         self.list.push(Arc::clone(&port));
         Ok(port)
+    }
+
+    /// Opens further receive sockets at addresses where polls contend. `count` returns how many
+    /// there are then in all, a power of two. Returns that number if any were opened.
+    pub(crate) fn open_wanted_sockets(&self, count: impl FnOnce() -> usize) -> Option<usize> {
+        let wants = |port: &&Arc<LocalPort>| port.wants_sockets.swap(false, Ordering::AcqRel);
+        let wanted: Vec<_> = self.list.iter().filter(wants).collect();
+        if wanted.is_empty() {
+            return None;
+        }
+        let count = Some(count()).filter(|count| *count > 1)?;
+        let mut opened = None;
+        for port in wanted {
+            let address = port.endpoint.address();
+            match port.open_sockets(count, &self.watch) {
+                Ok(()) => {
+                    tracing::debug!(%address, count, "opened receive sockets");
+                    opened = Some(count);
+                }
+                // Not tried again.
+                Err(error) => {
+                    tracing::warn!(%address, %error, "threads share a receive socket");
+                }
+            }
+        }
+        opened
     }
 
     /// Returns the sockets of an address if they are open.
@@ -206,6 +389,13 @@ impl Ports {
             self.waker.deadline_moved(at);
             std::thread::sleep(at.since(now).max(Duration::from_millis(1)));
         }
+    }
+}
+
+fn watching(source: io::Error) -> OpenError {
+    OpenError::System {
+        what: "watching a socket",
+        source,
     }
 }
 

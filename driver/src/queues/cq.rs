@@ -8,6 +8,7 @@ pub(crate) use monitor::CqMonitor;
 use crate::counters::ResourceCount;
 use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
+use crate::scheduling::affinity::CqAffinity;
 use crate::scheduling::moderation::Moderation;
 use crate::sync::{Mutex, lock};
 use entries::{Added, Entries, Request};
@@ -66,6 +67,8 @@ pub struct Cq {
     ignores_overrun: bool,
     events: Arc<AsyncEvents>,
     monitor: Arc<CqMonitor<Cq>>,
+    /// The affinity of this queue and of its queue pairs.
+    pub(crate) affinity: CqAffinity,
     /// The queue pairs that use this queue; they fail when it overruns.
     users: Mutex<HashSet<Qpn>>,
     _counted: Option<ResourceCount>,
@@ -124,6 +127,7 @@ impl Cq {
             ignores_overrun: init.ignores_overrun,
             events,
             monitor,
+            affinity: CqAffinity::default(),
             users: Mutex::default(),
             _counted: counted,
             channel_acks: AckCount::default(),

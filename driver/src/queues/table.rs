@@ -75,14 +75,16 @@ impl QpMap {
         found
     }
 
-    /// Adds the queue pair that `make` makes for a free number in `range`. The number is random, so
-    /// that it cannot be guessed. Returns `None` when no number is free.
+    /// Adds the queue pair that `make` makes for a free number in `range`, one that `fits` if there
+    /// is any. The number is random, so that it cannot be guessed. Returns `None` when no number is
+    /// free.
     pub(crate) fn add(
         &mut self,
         range: RangeInclusive<u32>,
+        fits: impl Fn(Qpn) -> bool,
         make: impl FnOnce(Qpn) -> Result<Arc<Qp>, NoMemory>,
     ) -> Result<Option<Arc<Qp>>, NoMemory> {
-        self.by_number.add(range, make)
+        self.by_number.add(range, fits, make)
     }
 
     /// Returns all queue pairs.

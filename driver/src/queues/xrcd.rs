@@ -6,6 +6,7 @@
 //! in memory that this process cannot access.
 
 use crate::device::Device;
+use crate::scheduling::affinity::CqAffinity;
 use std::collections::HashMap;
 use std::io;
 use std::ops::RangeInclusive;
@@ -61,6 +62,8 @@ pub struct Domain<S> {
     device: Arc<Device>,
     file: Option<FileId>,
     members: RwLock<HashMap<Srqn, Arc<S>>>,
+    /// The affinity of its target queue pairs, and of the completion queues of its members.
+    pub(crate) affinity: CqAffinity,
 }
 
 /// No number of an XRC domain is free, or none can be allocated.
@@ -79,6 +82,7 @@ impl<S> Domain<S> {
             device: Arc::clone(device),
             file,
             members: RwLock::default(),
+            affinity: CqAffinity::default(),
         })
     }
 

@@ -196,8 +196,8 @@ impl AdaptivePolling {
         }
     }
 
-    /// Returns the time until the next check of a program that polls: checks take at most a twentieth
-    /// of a processor's time, as far as [`MAX_CHECK_INTERVAL`] permits.
+    /// Returns the time until the next check of a program that polls: checks take at most a
+    /// twentieth of a processor's time, as far as [`MAX_CHECK_INTERVAL`] permits.
     fn next_interval(&mut self, own_time: Duration) -> Duration {
         if let Some(before) = self.own_time.replace(own_time) {
             let took = own_time.saturating_sub(before).min(MAX_CHECK_INTERVAL);
@@ -318,13 +318,16 @@ impl Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduling::affinity::Affinity;
+    use crate::scheduling::polling::Driven;
 
     /// Makes `count` polls that find nothing.
     fn poll(polling: &Polling, count: u64) {
+        let polls = polling.of(Affinity::default());
         for _ in 0..count {
-            drop(polling.call());
-            polling.polled();
-            polling.empty_poll(|_| false, |_| ());
+            drop(polls.call());
+            polls.polled();
+            polls.empty_poll(|_| Driven::Idle, |_| ());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The lists of queue pairs with deferred sends or delayed ACKs, and the flush timer.
 //!
-//! The program's next call takes a queue pair off its list; otherwise the progress thread does.
+//! The program's next poll with its affinity takes a queue pair off its list, or another call;
+//! otherwise the progress thread does.
 //! Invariants:
 //!
 //! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.

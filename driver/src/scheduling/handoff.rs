@@ -23,8 +23,8 @@ pub(crate) enum Mode {
     PollersReceive,
     /// For a bounded time, while threads of the program enter and leave blocking calls.
     WaitersReceive,
-    /// Until a timer expires or a thread wakes it: threads of the program wait, and none has returned
-    /// since the last choice.
+    /// Until a timer expires or a thread wakes it: threads of the program wait, and none has
+    /// returned since the last choice.
     Parked,
 }
 

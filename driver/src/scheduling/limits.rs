@@ -3,6 +3,7 @@
 //! | decision | constants |
 //! |---|---|
 //! | when an empty poll yields the processor | [`EMPTY_POLLS_BEFORE_YIELD`] |
+//! | when polls of several threads get receive sockets of their own | [`BUSY_RECEIVER_SPINS`] to [`POLLS_BEFORE_FLUSH`] |
 //! | how long a completion waits for a write that the program polls for | [`WRITE_POLLS`], [`WRITE_TIMEOUT`], [`MAX_MISSES`] |
 //! | when a blocking call receives before it sleeps | [`SKIPPED_RECEIVES`] |
 //! | when the progress thread receives for a program that stopped polling | [`CHECK_INTERVAL`] to [`BUSY_POLLS`] |
@@ -22,6 +23,25 @@ use std::time::Duration;
 /// Consecutive empty polls before each further one yields the processor: the peer may be waiting
 /// for it. On an idle processor a yield costs a system call.
 pub(crate) const EMPTY_POLLS_BEFORE_YIELD: u32 = 64;
+
+/// Checks of a poll's completion queue while another thread receives, before the poll yields the
+/// processor. That thread may have been preempted.
+pub(crate) const BUSY_RECEIVER_SPINS: u32 = 64;
+
+/// Polls that found the receiver locked by a poll with another affinity, before a process opens
+/// more receive sockets.
+pub(crate) const CONTENDED_POLLS: u32 = 1000;
+
+/// The time within which they occur. Threads that collide rarely keep one socket.
+pub(crate) const CONTENTION_PERIOD: Duration = Duration::from_secs(1);
+
+/// Polls of a receive socket between two that also receive from the sockets that no poll receives
+/// from.
+pub(crate) const POLLS_BEFORE_CHECK: u32 = 32;
+
+/// Polls between two that also flush what queue pairs with other affinities have deferred: their
+/// program may poll only one of its completion queues.
+pub(crate) const POLLS_BEFORE_FLUSH: u64 = 256;
 
 /// Consecutive empty polls before a completion is returned to an application that polls memory. The
 /// unit is polls, since the peer's answer takes longer where polls take longer.

@@ -4,6 +4,7 @@
 //! The policies here make no system call and know no object of the driver. [`crate::path`] asks
 //! them, and does what they decide. [`limits`] has their constants.
 //!
+//! - [`affinity`]: which receive socket serves a completion queue.
 //! - [`handoff`]: either the progress thread or threads of the program receive.
 //! - [`blocking`]: whether a blocking call receives before it sleeps.
 //! - [`polling`]: the record of the program's polls, and the detector of a program that polls
@@ -16,6 +17,7 @@
 //!   queues.
 
 pub(crate) mod adaptive;
+pub(crate) mod affinity;
 pub(crate) mod blocking;
 pub(crate) mod coalescing;
 pub(crate) mod contention;

@@ -1,5 +1,6 @@
 //! The record of the program's polls, for the progress thread and for the threads that poll.
 
+use super::affinity::{AFFINITIES, Affinity};
 use super::contention::Contention;
 use super::limits::{
     EMPTY_POLLS_BEFORE_YIELD, MAX_MISSES, SHARED_PROCESSOR_YIELD, WRITE_POLLS, WRITE_TIMEOUT,
@@ -12,20 +13,37 @@ use urxe_proto::time::Time;
 
 /// The record of the program's polls. A *poll* is a call of the program that takes completions. A
 /// poll that finds none receives packets.
+///
+/// There is a record for each [affinity](super::affinity), so that threads with completion queues
+/// of their own do not write to one cache line. The progress thread adds them up.
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
+    records: [CachePadded<PollRecord>; AFFINITIES],
+    /// The number of peers' writes to the program's memory so far that gave no completion.
+    written: CachePadded<AtomicU64>,
+    detector: CachePadded<MemoryPollDetector>,
+}
+
+/// The polls of the completion queues with one affinity, and the posts to their queue pairs.
+#[derive(Debug, Default)]
+struct PollRecord {
     /// The number of polls so far.
-    polls: CachePadded<AtomicU64>,
+    polls: AtomicU64,
     /// The number of the program's threads that are in a post or a poll.
-    calls: CachePadded<AtomicU32>,
+    calls: AtomicU32,
     /// The number of posts and polls that have begun so far.
     begun: AtomicU64,
     /// The value of `begun` when the last poll returned a completion.
     returned: AtomicU64,
-    empty: CachePadded<EmptyPolls>,
-    /// The number of peers' writes to the program's memory so far that gave no completion.
-    written: CachePadded<AtomicU64>,
-    detector: CachePadded<MemoryPollDetector>,
+    empty: EmptyPolls,
+}
+
+/// The record of one affinity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Polls<'a> {
+    affinity: Affinity,
+    polling: &'a Polling,
+    record: &'a PollRecord,
 }
 
 /// The polls that found no completion in the queue, and therefore received packets.
@@ -45,6 +63,17 @@ struct EmptyPolls {
     /// The sum of their recorded durations, in nanoseconds.
     spent: AtomicU64,
     contention: Mutex<Contention>,
+}
+
+/// The result of one round of the network's work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Driven {
+    /// There was work, or packets were received.
+    Worked,
+    /// There was nothing to do.
+    Idle,
+    /// Nothing was received, and another thread is receiving from a socket.
+    Busy,
 }
 
 /// How a poll that received nothing gives the processor to other threads.
@@ -72,34 +101,45 @@ struct MemoryPollDetector {
 }
 
 impl Polling {
+    /// Returns the record of an affinity.
+    #[inline]
+    pub(crate) fn of(&self, affinity: Affinity) -> Polls<'_> {
+        Polls {
+            affinity,
+            polling: self,
+            record: &self.records[affinity.number()],
+        }
+    }
+
+    fn sum(&self, of: impl Fn(&PollRecord) -> u64) -> u64 {
+        let records = self.records.iter();
+        records.fold(0, |sum, record| sum.wrapping_add(of(record)))
+    }
+
     /// Returns the number of polls so far.
     pub(crate) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
+        self.sum(|record| record.polls.load(Ordering::Relaxed))
     }
 
     /// Returns the number of polls that found no completion in the queue.
     pub(crate) fn empty_polls(&self) -> u64 {
-        self.empty.count.load(Ordering::Relaxed)
+        self.sum(|record| record.empty.count.load(Ordering::Relaxed))
     }
 
     /// Returns the number of posts and polls so far.
-    #[inline]
     pub(crate) fn calls(&self) -> u64 {
-        self.begun.load(Ordering::Relaxed)
+        self.sum(|record| record.begun.load(Ordering::Relaxed))
     }
 
     /// Returns the time that the program's polls have spent on receiving so far.
     pub(crate) fn spent(&self, now: Time) -> Duration {
-        let spent = Duration::from_nanos(self.empty.spent.load(Ordering::Relaxed));
-        match self.empty.since.load(Ordering::Relaxed) {
-            0 => spent,
-            since => spent + now.since(Time(since)),
-        }
+        Duration::from_nanos(self.sum(|record| record.empty.spent(now)))
     }
 
     /// Returns whether a thread of the program is in a post or a poll, running or preempted.
     pub(crate) fn is_in_call(&self) -> bool {
-        self.calls.load(Ordering::Relaxed) > 0
+        let in_call = |record: &CachePadded<PollRecord>| record.calls.load(Ordering::Relaxed) > 0;
+        self.records.iter().any(in_call)
     }
 
     /// Counts a write of a peer to the program's memory. The first one makes the program count as
@@ -145,14 +185,31 @@ impl Polling {
     pub(crate) fn detector_hits(&self) -> u64 {
         self.detector.hits.load(Ordering::Relaxed)
     }
+}
+
+impl<'a> Polls<'a> {
+    /// Returns the affinity whose record this is.
+    pub(crate) fn affinity(self) -> Affinity {
+        self.affinity
+    }
+
+    /// Returns the number of polls so far.
+    pub(crate) fn count(self) -> u64 {
+        self.record.polls.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of polls that found no completion in the queue.
+    pub(crate) fn empty(self) -> u64 {
+        self.record.empty.count.load(Ordering::Relaxed)
+    }
 
     /// Begins a post or a poll of a thread of the program.
     #[inline]
-    pub(crate) fn call(&self) -> Call<'_> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        add(&self.begun, 1);
+    pub(crate) fn call(self) -> Call<'a> {
+        self.record.calls.fetch_add(1, Ordering::Relaxed);
+        add(&self.record.begun, 1);
         Call {
-            calls: &self.calls,
+            calls: &self.record.calls,
             yields: false,
         }
     }
@@ -160,11 +217,11 @@ impl Polling {
     /// Begins a post of a thread of the program. The post answers all writes before it, so these
     /// are not awaited any more. `leaves_packets_to_polls` says that the progress thread relies on
     /// the program's polls.
-    pub(crate) fn call_to_post(&self, leaves_packets_to_polls: impl FnOnce() -> bool) -> Call<'_> {
+    pub(crate) fn call_to_post(self, leaves_packets_to_polls: impl FnOnce() -> bool) -> Call<'a> {
         let mut call = self.call();
-        let misses_left = self.detector.misses.load(Ordering::Relaxed);
+        let misses_left = self.polling.detector.misses.load(Ordering::Relaxed);
         if misses_left > 0 {
-            self.take_written();
+            self.polling.take_written();
             call.yields = misses_left < MAX_MISSES || !leaves_packets_to_polls();
         }
         call
@@ -172,14 +229,15 @@ impl Polling {
 
     /// Counts a poll.
     #[inline]
-    pub(crate) fn polled(&self) {
-        add(&self.polls, 1);
+    pub(crate) fn polled(self) {
+        add(&self.record.polls, 1);
     }
 
     /// Records that the poll which began last returns a completion.
     #[inline]
-    pub(crate) fn returned(&self) {
-        self.returned.store(self.calls(), Ordering::Relaxed);
+    pub(crate) fn returned(self) {
+        let begun = self.record.begun.load(Ordering::Relaxed);
+        self.record.returned.store(begun, Ordering::Relaxed);
     }
 
     /// Returns whether the poll that began last directly follows one that returned a completion.
@@ -188,56 +246,57 @@ impl Polling {
     /// instance, it posts the next receives. If such a poll received packets, the queue would never
     /// be empty while a fast peer sends.
     #[inline]
-    pub(crate) fn drains(&self) -> bool {
-        self.calls()
-            .wrapping_sub(self.returned.load(Ordering::Relaxed))
-            == 1
+    pub(crate) fn drains(self) -> bool {
+        let begun = self.record.begun.load(Ordering::Relaxed);
+        begun.wrapping_sub(self.record.returned.load(Ordering::Relaxed)) == 1
     }
 
-    /// Runs `receive` as a poll that found no completion, and returns its result: whether it
-    /// received packets. `pause` runs if neither it nor the polls before it received any.
+    /// Runs `receive` as a poll that found no completion, and returns its result. `pause` runs if
+    /// neither it nor the polls before it received any packets, and no other thread was receiving.
     ///
     /// Records the duration, except for the first [`EMPTY_POLLS_BEFORE_YIELD`] consecutive polls
     /// that receive nothing: these are short, and reading the clock would be a tenth of their cost.
     pub(crate) fn empty_poll(
-        &self,
-        receive: impl FnOnce(Time) -> bool,
+        self,
+        receive: impl FnOnce(Time) -> Driven,
         pause: impl FnOnce(Pause),
-    ) -> bool {
-        let empty = &*self.empty;
+    ) -> Driven {
+        let empty = &self.record.empty;
         let begun = urxe_net::now();
         add(&empty.count, 1);
         empty.since.store(begun.0, Ordering::Relaxed);
         let idle = empty.idle.load(Ordering::Relaxed);
         let pauses = idle >= EMPTY_POLLS_BEFORE_YIELD;
-        let worked = receive(begun);
-        let now = match (worked, pauses) {
-            (true, _) => {
+        let driven = receive(begun);
+        let now = match (driven, pauses) {
+            (Driven::Worked, _) => {
                 let idle = empty.idle_at_packet.load(Ordering::Relaxed);
                 empty.idle.store(idle, Ordering::Relaxed);
                 Some(urxe_net::now())
             }
-            (false, true) => Some(empty.pause(begun, pause)),
-            (false, false) => {
+            (Driven::Idle, true) => Some(empty.pause(begun, pause)),
+            (Driven::Idle, false) => {
                 empty.idle.store(idle + 1, Ordering::Relaxed);
                 None
             }
+            // The caller waits for that thread.
+            (Driven::Busy, _) => None,
         };
-        // With several polling threads, one may clear the time of another. The value only has to
+        // Of several threads that poll, one may clear the time of another. The value only has to
         // show whether any of them polls.
         empty.since.store(0, Ordering::Relaxed);
         if let Some(now) = now {
-            add(&empty.spent, now.since(begun).as_nanos() as u64);
+            add(&empty.spent, now.0.saturating_sub(begun.0));
         }
-        worked
+        driven
     }
 
     /// Begins to wait for the peer's write before a completion is returned to an application that
     /// polls memory. `None` if the application does not count as one.
-    pub(crate) fn await_write(&self) -> Option<AwaitedWrite<'_>> {
-        let misses_left = self.detector.misses.load(Ordering::Relaxed);
+    pub(crate) fn await_write(self) -> Option<AwaitedWrite<'a>> {
+        let misses_left = self.polling.detector.misses.load(Ordering::Relaxed);
         (misses_left > 0).then(|| AwaitedWrite {
-            polling: self,
+            polls: self,
             misses_left,
             begun: urxe_net::now(),
             empty_polls: 0,
@@ -251,7 +310,7 @@ impl Polling {
 /// thread would receive that write. The wait takes at most [`WRITE_POLLS`] consecutive empty polls
 /// and [`WRITE_TIMEOUT`].
 pub(crate) struct AwaitedWrite<'a> {
-    polling: &'a Polling,
+    polls: Polls<'a>,
     misses_left: u32,
     begun: Time,
     empty_polls: u32,
@@ -270,6 +329,15 @@ pub(crate) enum Awaited {
 }
 
 impl EmptyPolls {
+    /// Returns the sum of their durations at `now`, in nanoseconds.
+    fn spent(&self, now: Time) -> u64 {
+        let spent = self.spent.load(Ordering::Relaxed);
+        match self.since.load(Ordering::Relaxed) {
+            0 => spent,
+            since => spent + now.since(Time(since)).as_nanos() as u64,
+        }
+    }
+
     /// Gives the processor to other threads, in a poll that began at `begun`, and returns the time
     /// after that.
     fn pause(&self, begun: Time, pause: impl FnOnce(Pause)) -> Time {
@@ -277,15 +345,15 @@ impl EmptyPolls {
         let sleeps = self.sleeps.load(Ordering::Relaxed);
         pause(if sleeps { Pause::Sleep } else { Pause::Yield });
         let now = urxe_net::now();
-        let took = now.since(begun);
-        if idle_at_packet != 0 || took >= SHARED_PROCESSOR_YIELD {
-            self.paused(now, took, sleeps);
+        // Compared as times, since a duration has to be divided into seconds.
+        if idle_at_packet != 0 || now >= begun + SHARED_PROCESSOR_YIELD {
+            self.paused(now, now.since(begun), sleeps);
         }
         now
     }
 
-    /// Records a pause of a poll that ended at `now` after `took`, and chooses when and how the next
-    /// empty polls pause.
+    /// Records a pause of a poll that ended at `now` after `took`, and chooses when and how the
+    /// next empty polls pause.
     ///
     /// A yield that gave the processor away probably gave it to the peer, which needs it again for
     /// the next answer: until then further polls would be empty as well.
@@ -312,9 +380,10 @@ impl EmptyPolls {
 impl AwaitedWrite<'_> {
     /// Returns what the caller does next.
     pub(crate) fn next(&mut self) -> Awaited {
-        let detector = &self.polling.detector;
+        let polling = self.polls.polling;
+        let detector = &polling.detector;
         if self.empty_polls < WRITE_POLLS {
-            if self.polling.take_written() {
+            if polling.take_written() {
                 detector.misses.store(MAX_MISSES, Ordering::Relaxed);
                 detector.hits.fetch_add(1, Ordering::Relaxed);
                 return Awaited::Arrived;
@@ -333,7 +402,7 @@ impl AwaitedWrite<'_> {
     /// time is also checked after polls that may have yielded or slept.
     #[inline]
     pub(crate) fn polled(&mut self, worked: bool) {
-        let idle = &self.polling.empty.idle;
+        let idle = &self.polls.record.empty.idle;
         if worked || idle.load(Ordering::Relaxed) >= EMPTY_POLLS_BEFORE_YIELD {
             if urxe_net::now().since(self.begun) >= WRITE_TIMEOUT {
                 self.empty_polls = WRITE_POLLS;
@@ -377,6 +446,7 @@ impl Drop for Call<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduling::affinity::Affinities;
 
     #[test]
     fn a_detected_write_is_reported_once() {
@@ -387,11 +457,20 @@ mod tests {
         assert!(!polling.take_written());
     }
 
+    fn of(polling: &Polling) -> Polls<'_> {
+        polling.of(Affinity::default())
+    }
+
     /// Makes a poll that receives nothing, and returns its pause, if it made one.
     fn idle_poll(polling: &Polling, took: Duration) -> Option<Pause> {
+        poll(polling, Driven::Idle, took)
+    }
+
+    /// Makes a poll that finds no completion, and returns its pause, which takes the time `took`.
+    fn poll(polling: &Polling, driven: Driven, took: Duration) -> Option<Pause> {
         let mut paused = None;
-        polling.empty_poll(
-            |_| false,
+        of(polling).empty_poll(
+            |_| driven,
             |pause| {
                 paused = Some(pause);
                 std::thread::sleep(took);
@@ -409,15 +488,20 @@ mod tests {
         }
         let slice = Duration::from_millis(4);
         assert_eq!(idle_poll(&polling, slice), Some(Pause::Yield));
-        assert!(polling.empty_poll(|_| true, |_| unreachable!("there were packets")));
+        assert_eq!(poll(&polling, Driven::Worked, no_time), None);
         assert_eq!(idle_poll(&polling, no_time), Some(Pause::Sleep));
     }
 
     #[test]
     fn empty_polls_yield_at_once_while_yields_give_the_processor_away() {
         let polling = Polling::default();
-        let packet = || assert!(polling.empty_poll(|_| true, |_| unreachable!("it worked")));
-        let yielded = |took| polling.empty.paused(urxe_net::now(), took, false);
+        let packet = || assert_eq!(poll(&polling, Driven::Worked, Duration::ZERO), None);
+        let yielded = |took| {
+            of(&polling)
+                .record
+                .empty
+                .paused(urxe_net::now(), took, false)
+        };
         yielded(SHARED_PROCESSOR_YIELD);
         packet();
         assert_eq!(idle_poll(&polling, Duration::ZERO), Some(Pause::Yield));
@@ -427,27 +511,53 @@ mod tests {
     }
 
     #[test]
+    fn a_poll_beside_a_thread_that_receives_does_not_pause() {
+        let polling = Polling::default();
+        for _ in 0..2 * EMPTY_POLLS_BEFORE_YIELD {
+            assert_eq!(poll(&polling, Driven::Busy, Duration::ZERO), None);
+        }
+    }
+
+    #[test]
+    fn polls_are_recorded_for_each_affinity_and_added_up() {
+        let polling = Polling::default();
+        let affinities = Affinities::default();
+        let [first, second] = [(); 2].map(|()| polling.of(affinities.next()));
+        first.polled();
+        second.polled();
+        second.polled();
+        assert_eq!((first.count(), second.count(), polling.polls()), (1, 2, 3));
+        let call = second.call();
+        assert!(polling.is_in_call());
+        drop(call);
+        assert!(!polling.is_in_call() && polling.calls() == 1);
+    }
+
+    #[test]
     fn one_poll_after_a_completion_finds_the_end_of_the_queue() {
         let polling = Polling::default();
-        drop(polling.call());
-        drop(polling.call());
-        assert!(!polling.drains());
-        polling.returned();
-        drop(polling.call());
-        assert!(polling.drains());
-        drop(polling.call());
-        assert!(!polling.drains());
-        polling.returned();
-        drop(polling.call_to_post(|| true));
-        drop(polling.call());
-        assert!(!polling.drains(), "an answer to the message may arrive");
+        drop(of(&polling).call());
+        drop(of(&polling).call());
+        assert!(!of(&polling).drains());
+        of(&polling).returned();
+        drop(of(&polling).call());
+        assert!(of(&polling).drains());
+        drop(of(&polling).call());
+        assert!(!of(&polling).drains());
+        of(&polling).returned();
+        drop(of(&polling).call_to_post(|| true));
+        drop(of(&polling).call());
+        assert!(
+            !of(&polling).drains(),
+            "an answer to the message may arrive"
+        );
     }
 
     #[test]
     fn a_post_takes_the_writes_before_it() {
         let polling = Polling::default();
         polling.record_write();
-        drop(polling.call_to_post(|| true));
+        drop(of(&polling).call_to_post(|| true));
         assert!(!polling.take_written());
         polling.record_write();
         assert!(polling.take_written());
@@ -457,18 +567,21 @@ mod tests {
     fn a_post_before_polls_of_memory_yields() {
         let polling = Polling::default();
         assert!(
-            !polling.call_to_post(|| false).yields,
+            !of(&polling).call_to_post(|| false).yields,
             "no writes to poll for"
         );
         polling.record_write();
-        assert!(!polling.call_to_post(|| true).yields, "its polls receive");
-        assert!(polling.call_to_post(|| false).yields);
+        assert!(
+            !of(&polling).call_to_post(|| true).yields,
+            "its polls receive"
+        );
+        assert!(of(&polling).call_to_post(|| false).yields);
         polling
             .detector
             .misses
             .store(MAX_MISSES - 1, Ordering::Relaxed);
         assert!(
-            polling.call_to_post(|| true).yields,
+            of(&polling).call_to_post(|| true).yields,
             "its last poll missed the write"
         );
     }

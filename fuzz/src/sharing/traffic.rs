@@ -63,9 +63,9 @@ impl Corruption {
 }
 
 /// A probe reply in the format of `steering.rs`.
-fn reply(slot: u8, index: u16, nonce: [u8; 16]) -> Vec<u8> {
+fn reply(slot: u8, sockets: u8, index: u16, nonce: [u8; 16]) -> Vec<u8> {
     let mut reply = b"urxa".to_vec();
-    reply.extend([slot, 0]);
+    reply.extend([slot, sockets]);
     reply.extend(index.to_be_bytes());
     reply.extend(nonce);
     reply
@@ -149,7 +149,7 @@ pub(super) struct Host {
     batch: Mutex<RecvBatch>,
 }
 
-/// The two processes, which live as long as the program.
+/// The two processes, which live as long as the program. The second has four receive sockets.
 pub(super) fn hosts() -> &'static [Host; 2] {
     static HOSTS: OnceLock<[Host; 2]> = OnceLock::new();
     HOSTS.get_or_init(|| {
@@ -163,7 +163,11 @@ pub(super) fn hosts() -> &'static [Host; 2] {
                 batch: Mutex::default(),
             }
         });
-        // Until both know each other's socket index.
+        hosts[1]
+            .endpoint
+            .add_receive_sockets(4)
+            .expect("port 4791 can be opened");
+        // Until both know each other's socket indices.
         for _ in 0..100 {
             hosts.iter().for_each(|host| drop(host.receive()));
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -181,12 +185,16 @@ impl Host {
         self.endpoint
             .service(&mut batch, &mut take)
             .expect("the sockets work");
-        while self
-            .endpoint
-            .recv(&mut batch, &mut take)
-            .expect("the socket works")
-            > 0
-        {}
+        for number in 0..self.endpoint.receive_sockets() {
+            while self
+                .endpoint
+                .fill(number, &mut batch)
+                .expect("the socket works")
+                > 0
+            {
+                self.endpoint.deliver(number, &mut batch, &mut take);
+            }
+        }
         while self
             .shared
             .recv_forwarded(&mut batch, &mut take)
@@ -255,7 +263,7 @@ impl Traffic {
                     corruption,
                 } => {
                     let host = if *to_second { second } else { first };
-                    let mut message = reply(*slot, *index, *nonce);
+                    let mut message = reply(*slot, 0, *index, *nonce);
                     if let Some(corruption) = corruption {
                         corruption.apply(&mut message);
                     }
@@ -320,9 +328,11 @@ impl Traffic {
             }
             assert!(replies.len() <= 1 && replies.iter().all(|reply| reply.len() <= bytes.len()));
             if let Some((index, nonce)) = probed {
-                let expected = [own, other].map(|slot| reply(slot, index, nonce));
+                // The first process has one socket, the second four.
+                let of_second = (0..4).map(|number| (other, 0x30 | number));
+                let mut sockets = [(own, 0)].into_iter().chain(of_second);
                 assert!(
-                    replies.iter().any(|reply| expected.contains(reply)),
+                    sockets.any(|(slot, at)| replies.contains(&reply(slot, at, index, nonce))),
                     "probe {index:#x} {nonce:02x?}: {replies:02x?}"
                 );
             }

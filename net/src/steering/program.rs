@@ -1,6 +1,6 @@
 //! The classic BPF program by which the kernel selects the socket of a datagram.
 
-use crate::qpn::{PROBE_SLOT, QPN_BITS};
+use crate::qpn::{MAX_RECEIVE_SOCKETS, PROBE_SLOT, QPN_BITS};
 use crate::sys::set_option;
 use std::collections::BTreeMap;
 use std::io;
@@ -10,16 +10,59 @@ use urxe_proto::cm::wire::{Attribute, MadHeader};
 use urxe_proto::ids::Qpn;
 use urxe_proto::wire::{Bth, Deth, Layout};
 
-/// The index of each slot's socket in the reuseport group.
-pub(crate) type SocketIndices = BTreeMap<u8, u16>;
+/// A receive socket at an address: the slot of its process, and its number in the process.
+pub(crate) type SocketId = (u8, u8);
 
-/// Returns the program. Its input is a UDP payload, whose first 12 bytes are the BTH; its result is
-/// the index of the socket. A datagram too short for a load goes to the first socket.
+/// The index of each socket in the reuseport group.
+pub(crate) type SocketIndices = BTreeMap<SocketId, u16>;
+
+/// The indices among which the program distributes the datagrams of each slot.
+pub(crate) type Distribution = BTreeMap<u8, Vec<u16>>;
+
+/// The maximum number of instructions of a classic BPF program (`BPF_MAXINSNS`).
+const MAX_INSTRUCTIONS: usize = 4096;
+
+/// The number of instructions before those of the slots.
+const HEAD: usize = 17;
+
+/// Returns the number of instructions of a slot with `sockets` sockets, a power of two.
+const fn instructions(sockets: usize) -> usize {
+    match sockets {
+        1 => 2,
+        count => 2 * count + 2,
+    }
+}
+
+/// Returns the indices of the sockets among which the program distributes the datagrams of each
+/// slot: those with the numbers from 0 without gaps, cut to a power of two. A slot whose socket 0
+/// is not known has one of the others. Where the program would become too long, the later slots
+/// have one socket.
+pub(crate) fn distribution(indices: &SocketIndices) -> Distribution {
+    let mut slots = BTreeMap::<u8, Vec<u16>>::new();
+    for (&(slot, number), &index) in indices {
+        let sockets = slots.entry(slot).or_default();
+        if sockets.is_empty() || sockets.len() == usize::from(number) {
+            sockets.push(index);
+        }
+    }
+    let mut room = MAX_INSTRUCTIONS - HEAD - 1 - instructions(1) * slots.len();
+    for sockets in slots.values_mut() {
+        let count = (1 << sockets.len().ilog2()).min(MAX_RECEIVE_SOCKETS);
+        let rest = room.checked_sub(instructions(count) - instructions(1));
+        sockets.truncate(if rest.is_some() { count } else { 1 });
+        room = rest.unwrap_or(room);
+    }
+    slots
+}
+
+/// Returns the program for the sockets of each slot, see [`distribution`]. Its input is a UDP
+/// payload, whose first 12 bytes are the BTH; its result is the index of the socket. A datagram too
+/// short for a load goes to the first socket.
 ///
-/// `others` is the index for slots that `indices` lacks. The process that attaches the program
+/// `others` is the index for slots that `slots` lacks. The process that attaches the program
 /// passes that of its own socket: it reads that socket and forwards the datagrams of other
 /// processes. The kernel's hash might choose the socket of a stopped process.
-pub(crate) fn code(indices: &SocketIndices, others: Option<u16>) -> Vec<libc::sock_filter> {
+pub(crate) fn code(slots: &BTreeMap<u8, Vec<u16>>, others: Option<u16>) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -47,8 +90,9 @@ pub(crate) fn code(indices: &SocketIndices, others: Option<u16>) -> Vec<libc::so
     let op = |code, k| jump(code, k, 0, 0);
     // Continues with the next instruction if equal, else jumps over `skip` instructions.
     let unless = |k, skip| jump(JUMP_EQUAL, k, 0, skip);
-    let lowest = indices
+    let lowest = slots
         .values()
+        .flatten()
         .next()
         .map_or(ANY, |index| u32::from(*index));
     let mut code = vec![
@@ -73,9 +117,24 @@ pub(crate) fn code(indices: &SocketIndices, others: Option<u16>) -> Vec<libc::so
         op(LOAD_HALF, QPN_LOW),
         op(RETURN_A, 0),
     ];
-    for (slot, index) in indices {
-        code.push(unless(u32::from(*slot), 1));
-        code.push(op(RETURN, u32::from(*index)));
+    for (slot, sockets) in slots {
+        let Some((last, others)) = sockets.split_last() else {
+            continue;
+        };
+        // At most 33, see `MAX_RECEIVE_SOCKETS`.
+        code.push(unless(
+            u32::from(*slot),
+            (instructions(sockets.len()) - 1) as u8,
+        ));
+        if !others.is_empty() {
+            code.push(op(LOAD_HALF, QPN_LOW));
+            code.push(op(AND, sockets.len() as u32 - 1));
+        }
+        for (number, index) in (0..).zip(others) {
+            code.push(unless(number, 1));
+            code.push(op(RETURN, u32::from(*index)));
+        }
+        code.push(op(RETURN, u32::from(*last)));
     }
     code.push(op(RETURN, others.map_or(ANY, u32::from)));
     code
@@ -96,16 +155,16 @@ const _: () = {
     assert!(offset_of!(Program, filter) == offset_of!(libc::sock_fprog, filter));
 };
 
-/// Attaches the program for `indices` to the reuseport group of `socket`. See [`code`] for
-/// `others`.
+/// Attaches the program for the sockets of each slot to the reuseport group of `socket`. See
+/// [`code`] for `others`.
 pub(crate) fn attach(
     socket: BorrowedFd<'_>,
-    indices: &SocketIndices,
+    slots: &BTreeMap<u8, Vec<u16>>,
     others: Option<u16>,
 ) -> io::Result<()> {
-    let code = code(indices, others);
+    let code = code(slots, others);
     let program = Program {
-        // At most 18 instructions, and 2 for each of 255 slots.
+        // At most `MAX_INSTRUCTIONS`.
         len: code.len() as libc::c_ushort,
         between: [0; 3],
         filter: code.as_ptr(),
@@ -131,9 +190,94 @@ mod tests {
     #[test]
     fn kernel_accepts_a_program_for_all_slots_and_for_none() {
         let receiver = open_receiver(own_address(), true).unwrap();
-        let full: SocketIndices = (0..SLOTS).map(|slot| (slot, u16::from(slot))).collect();
-        for indices in [full, SocketIndices::new()] {
-            attach(receiver.as_fd(), &indices, None).unwrap();
+        for indices in [full(1), SocketIndices::new()] {
+            attach(receiver.as_fd(), &distribution(&indices), None).unwrap();
+        }
+    }
+
+    /// The indices of all slots with `count` sockets each.
+    fn full(count: u8) -> SocketIndices {
+        let ids = (0..SLOTS).flat_map(|slot| (0..count).map(move |number| (slot, number)));
+        ids.zip(0..).collect()
+    }
+
+    #[test]
+    fn kernel_accepts_a_program_for_the_largest_number_of_sockets() {
+        let receiver = open_receiver(own_address(), true).unwrap();
+        for count in 1..=MAX_RECEIVE_SOCKETS {
+            let slots = distribution(&full(count as u8));
+            let code = code(&slots, None);
+            let sum: usize = slots.values().map(|s| instructions(s.len())).sum();
+            assert_eq!(code.len(), HEAD + sum + 1);
+            assert!(code.len() <= MAX_INSTRUCTIONS);
+            attach(receiver.as_fd(), &slots, None).unwrap();
+            // All slots are there, the first with all their sockets.
+            assert_eq!(slots.len(), usize::from(SLOTS));
+            assert_eq!(slots[&0].len(), 1 << count.ilog2());
+            assert!(slots.values().is_sorted_by(|a, b| a.len() >= b.len()));
+        }
+        assert_eq!(distribution(&full(16))[&(SLOTS - 1)], [254 * 16]);
+    }
+
+    #[test]
+    fn slots_have_the_sockets_without_gaps_cut_to_a_power_of_two() {
+        let of = |numbers: &[u8]| {
+            let ids = numbers.iter().map(|&n| ((3, n), u16::from(n) + 10));
+            distribution(&ids.collect()).remove(&3).unwrap()
+        };
+        assert_eq!(of(&[0]), [10]);
+        assert_eq!(of(&[0, 1, 2]), [10, 11]);
+        assert_eq!(of(&[0, 1, 2, 3]), [10, 11, 12, 13]);
+        assert_eq!(of(&[0, 1, 3]), [10, 11]);
+        assert_eq!(of(&[0, 2]), [10]);
+        assert_eq!(of(&[1, 2, 3]), [11]);
+    }
+
+    #[test]
+    fn slots_with_one_socket_have_two_instructions() {
+        let indices = SocketIndices::from([((3, 0), 5), ((9, 0), 2)]);
+        let code = code(&distribution(&indices), None);
+        let slots = code[HEAD..].iter().map(|op| (op.jf, op.k));
+        assert!(slots.eq([(1, 3), (0, 5), (1, 9), (0, 2), (0, u32::MAX)]));
+    }
+
+    #[test]
+    fn sockets_of_a_process_are_selected_by_the_low_bits_of_the_qpn() {
+        let address = own_address();
+        let sockets = [(); 7].map(|()| open_receiver(address, true).unwrap());
+        // Slot 3 has four sockets, slot 7 one, slot 9 two.
+        let indices = SocketIndices::from([
+            ((3, 0), 6),
+            ((3, 1), 2),
+            ((3, 2), 0),
+            ((3, 3), 5),
+            ((7, 0), 1),
+            ((9, 0), 4),
+            ((9, 1), 3),
+        ]);
+        attach(sockets[0].as_fd(), &distribution(&indices), Some(1)).unwrap();
+        let sender = open_probe_socket(address).unwrap();
+        let to = address.with_port(ROCE_PORT).into();
+        let reaches = |slot: u8, low: u16| {
+            let mut packet = [0; 64];
+            packet[5] = slot;
+            packet[6..8].copy_from_slice(&low.to_be_bytes());
+            packet[36..38].copy_from_slice(&(Attribute::Req as u16).to_be_bytes());
+            sender.send_to(&packet, &to).unwrap();
+            let mut buffer = [std::mem::MaybeUninit::uninit(); 64];
+            sockets.iter().position(|s| s.recv(&mut buffer).is_ok())
+        };
+        for low in (0..40).chain(0xffe0..=0xffff) {
+            assert_eq!(reaches(3, low), Some([6, 2, 0, 5][usize::from(low) % 4]));
+            assert_eq!(reaches(7, low), Some(1));
+            assert_eq!(reaches(9, low), Some([4, 3][usize::from(low) % 2]));
+        }
+        assert_eq!(reaches(11, 2), Some(1));
+        // A connection request goes to the first socket of the lowest slot.
+        assert_eq!(reaches(0, 1), Some(6));
+        // A probe reaches the socket with its index.
+        for index in 0..7 {
+            assert_eq!(reaches(PROBE_SLOT, index), Some(index.into()));
         }
     }
 
@@ -141,8 +285,8 @@ mod tests {
     fn mads_are_steered_by_communication_id_and_requests_to_the_lowest_slot() {
         let address = own_address();
         let sockets = [(); 3].map(|()| open_receiver(address, true).unwrap());
-        let indices = SocketIndices::from([(9, 0), (3, 2), (7, 1)]);
-        attach(sockets[0].as_fd(), &indices, Some(1)).unwrap();
+        let indices = SocketIndices::from([((9, 0), 0), ((3, 0), 2), ((7, 0), 1)]);
+        attach(sockets[0].as_fd(), &distribution(&indices), Some(1)).unwrap();
         let sender = open_probe_socket(address).unwrap();
         let to = address.with_port(ROCE_PORT).into();
         let reaches = |bytes: &[u8]| {

@@ -47,6 +47,8 @@ struct Node {
     send: SendBatch,
     /// The number, length, index and identification of each packet.
     got: Vec<(u32, usize, u16, Option<u16>)>,
+    /// The number of the receive socket of each packet that was not forwarded.
+    sockets: Vec<usize>,
 }
 
 impl Node {
@@ -63,6 +65,7 @@ impl Node {
             receive: RecvBatch::new(),
             send: SendBatch::default(),
             got: Vec::new(),
+            sockets: Vec::new(),
         }
     }
 
@@ -77,6 +80,7 @@ impl Node {
             endpoint,
             receive,
             got,
+            sockets,
             ..
         } = self;
         let mut take = |d: &Datagram<'_>| {
@@ -85,7 +89,16 @@ impl Node {
                 got.push((number_of(d.bytes), d.packet().len(), d.index, id));
             }
         };
-        let mut busy = endpoint.recv(receive, &mut take).unwrap() > 0;
+        let mut busy = false;
+        for number in 0..endpoint.receive_sockets() {
+            if endpoint.fill(number, receive).unwrap() > 0 {
+                busy = true;
+                endpoint.deliver(number, receive, |d| {
+                    take(d);
+                    sockets.push(number);
+                });
+            }
+        }
         busy |= shared.recv_forwarded(receive, &mut take).unwrap() > 0;
         endpoint.service(receive, &mut take).unwrap();
         busy

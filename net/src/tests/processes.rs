@@ -8,6 +8,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// The environment variable that makes a process a child; its value is the address.
 const CHILD: &str = "URXE_TEST_CHILD_ADDRESS";
 
+/// The environment variable with the number of a child's receive sockets.
+const CHILD_SOCKETS: &str = "URXE_TEST_CHILD_SOCKETS";
+
 /// The test that acts as the child when [`CHILD`] is set.
 const ROLE: &str = "tests::processes::process_replies_until_its_input_is_closed";
 
@@ -36,6 +39,8 @@ fn process_replies_until_its_input_is_closed() {
 fn serve_at(address: LocalAddress) {
     let shared = Shared::new(Options::default()).unwrap();
     let endpoint = shared.open(address).unwrap();
+    let count = std::env::var(CHILD_SOCKETS).unwrap().parse().unwrap();
+    endpoint.add_receive_sockets(count).unwrap();
     let mut receive = RecvBatch::new();
     let mut send = SendBatch::default();
     let mut requests = Vec::new();
@@ -43,12 +48,13 @@ fn serve_at(address: LocalAddress) {
     std::io::stdout().flush().unwrap();
     let stdin = std::io::stdin();
     loop {
-        let mut fds = [
+        let mut fds = vec![
             PollFd::new(&stdin, PollFlags::IN),
-            PollFd::from_borrowed_fd(endpoint.fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(endpoint.service_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(shared.fd(), PollFlags::IN),
         ];
+        let receivers = (0..count).filter_map(|number| endpoint.fd_of(number));
+        fds.extend(receivers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let pause = endpoint.next_deadline() - now();
         let timeout = Timespec::try_from(pause.min(Duration::from_secs(60))).unwrap();
         poll(&mut fds, Some(&timeout)).unwrap();
@@ -61,7 +67,11 @@ fn serve_at(address: LocalAddress) {
                 requests.push((d.src.ip(), return_qpn, number_of(d.bytes)));
             }
         };
-        while endpoint.recv(&mut receive, &mut take).unwrap() > 0 {}
+        for number in 0..count {
+            while endpoint.fill(number, &mut receive).unwrap() > 0 {
+                endpoint.deliver(number, &mut receive, &mut take);
+            }
+        }
         while shared.recv_forwarded(&mut receive, &mut take).unwrap() > 0 {}
         endpoint.service(&mut receive, &mut take).unwrap();
         let forwarded = shared.counters().forwarded_in.get() as u32;
@@ -81,17 +91,23 @@ struct Server {
     process: Child,
     /// Held open so that the child can write for as long as it lives.
     _output: BufReader<ChildStdout>,
-    qpn: Qpn,
+    slot: u32,
     sent: u32,
     forwarded: u32,
 }
 
 impl Server {
     fn start(address: LocalAddress) -> Server {
+        Server::with_sockets(address, 1)
+    }
+
+    /// Starts a process with `count` receive sockets.
+    fn with_sockets(address: LocalAddress, count: usize) -> Server {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", ROLE])
             .args(["--nocapture", "--test-threads=1"])
             .env(CHILD, address.ip().to_string())
+            .env(CHILD_SOCKETS, count.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -111,7 +127,7 @@ impl Server {
         Server {
             process,
             _output: output,
-            qpn: Qpn::new(slot << QPN_BITS | 7),
+            slot,
             sent: 0,
             forwarded: 0,
         }
@@ -187,7 +203,8 @@ impl Client {
                 let path = self.endpoint.path(self.target.ip(), options).unwrap();
                 self.send.begin(&path);
                 let buffer = self.send.stage(PACKET).unwrap();
-                write_packet(buffer, server.qpn, self.next);
+                let qpn = Qpn::new(server.slot << QPN_BITS | (7 + i));
+                write_packet(buffer, qpn, self.next);
                 buffer[RETURN_QPN].copy_from_slice(&me.get().to_be_bytes());
                 self.send.commit();
                 open.push((self.next, server_index));
@@ -293,7 +310,9 @@ impl Client {
 fn killed_processes_do_not_disturb_the_others() {
     let address = own_address();
     let mut client = Client::new(address);
-    let mut all: Vec<Server> = (0..8).map(|_| Server::start(address)).collect();
+    let sockets = [1, 4, 1, 2, 1, 16, 8, 1];
+    let start = |count| Server::with_sockets(address, count);
+    let mut all: Vec<Server> = sockets.into_iter().map(start).collect();
     client.round(&mut all, 8);
     client.send_until_steered(&mut all);
 
@@ -313,9 +332,9 @@ fn killed_processes_do_not_disturb_the_others() {
         client.collect_survivors(&mut all, open);
         client.round(&mut all, 8);
         // New processes take the free slots, and are used at once.
-        for _ in 0..3 {
-            let new = Server::start(address);
-            assert!(all.iter().all(|old| old.qpn != new.qpn));
+        for count in [1, 2, 4] {
+            let new = start(count);
+            assert!(all.iter().all(|old| old.slot != new.slot));
             all.push(new);
             client.round(&mut all, 8);
         }
@@ -330,7 +349,10 @@ fn killed_processes_do_not_disturb_the_others() {
 fn ending_processes_lose_no_datagrams_of_the_others() {
     let address = own_address();
     let mut client = Client::new(address);
-    let mut all: Vec<Server> = (0..6).map(|_| Server::start(address)).collect();
+    let sockets = [1, 4, 1, 1, 2, 1].into_iter();
+    let mut all: Vec<Server> = sockets
+        .map(|count| Server::with_sockets(address, count))
+        .collect();
     client.send_until_steered(&mut all);
     while all.len() > 2 {
         // Two end at the same time, while the others receive requests.
@@ -351,10 +373,23 @@ fn ending_processes_lose_no_datagrams_of_the_others() {
 
 #[test]
 fn stopped_process_does_not_delay_the_others_and_continues() {
+    stop_a_process(1);
+}
+
+/// A process that joins does not learn from the stopped one how many sockets that has.
+#[test]
+fn stopped_process_with_many_sockets_does_not_delay_the_others() {
+    stop_a_process(MAX_RECEIVE_SOCKETS);
+}
+
+/// Stops a process with this number of sockets, while others end and start.
+fn stop_a_process(sockets: usize) {
     use rustix::process::Signal;
     let address = own_address();
     let mut client = Client::new(address);
-    let mut all: Vec<Server> = (0..3).map(|_| Server::start(address)).collect();
+    let mut all: Vec<Server> = [sockets, 1, 1]
+        .map(|count| Server::with_sockets(address, count))
+        .into();
     client.send_until_steered(&mut all);
     all[0].halt();
     // Meanwhile the socket indices change: one process ends, one starts.

@@ -238,3 +238,199 @@ fn first_datagram_of_a_new_connection_is_received_by_the_call_that_accepts_it() 
     assert_eq!(messages.unwrap(), 1);
     assert_eq!(receiver.counters().forwarded_in.get(), 1);
 }
+
+impl Node {
+    /// Returns a node with `count` receive sockets.
+    fn with_sockets(address: LocalAddress, count: usize) -> Node {
+        let node = Node::new(address, Options::default());
+        node.endpoint.add_receive_sockets(count).unwrap();
+        assert_eq!(node.endpoint.receive_sockets(), count);
+        node
+    }
+
+    /// The queue pair with a number in this process.
+    fn qpn_of(&self, low: u32) -> Qpn {
+        Qpn::new(self.shared.qpns().start() + low)
+    }
+
+    /// The index of each receive socket, where they follow `first` in their order.
+    fn indices_from(&self, first: u16) -> steering::program::SocketIndices {
+        let numbers = 0..self.endpoint.receive_sockets() as u8;
+        let ids = numbers.map(|number| (self.shared.slot(), number));
+        ids.zip(first..).collect()
+    }
+
+    /// Attaches a steering program for these indices.
+    fn attach(&self, indices: &steering::program::SocketIndices) {
+        let slots = steering::program::distribution(indices);
+        steering::program::attach(self.endpoint.fd(), &slots, None).unwrap();
+    }
+}
+
+/// Sends one packet to each of 32 queue pairs of each node. Returns whether each has reached the
+/// socket that its number selects.
+fn reach_their_sockets(all: &mut [&mut Node], sender: &mut Node) -> bool {
+    let mut all_right = true;
+    for at in 0..all.len() {
+        for low in 16..48 {
+            let qpn = all[at].qpn_of(low);
+            let before = all[at].got.len();
+            all[at].sockets.clear();
+            sender.send_flow((all[at].endpoint.address(), qpn), low, low, &[64]);
+            pump_until(all, |n| n[at].got.len() > before);
+            assert_eq!(all[at].got.len(), before + 1);
+            let number = receive_socket_of(qpn, all[at].endpoint.steered_sockets());
+            all_right &= all[at].sockets == [number];
+        }
+    }
+    all_right
+}
+
+#[test]
+fn sockets_of_a_process_are_selected_by_the_low_bits_of_the_qpn() {
+    let mut other = Node::new(own_address(), Options::default());
+    for count in [1, 2, 4, MAX_RECEIVE_SOCKETS] {
+        let mut node = Node::with_sockets(own_address(), count);
+        assert!((0..count).all(|number| node.endpoint.fd_of(number).is_some()));
+        assert!(node.endpoint.fd_of(count).is_none());
+        assert_eq!(node.endpoint.fill(count, &mut node.receive).unwrap(), 0);
+        assert_eq!(node.endpoint.steered_sockets(), 1);
+        settle(&mut [&mut node]);
+        assert_eq!(node.endpoint.steered_sockets(), count);
+        assert!(reach_their_sockets(&mut [&mut node], &mut other));
+        // No datagram was at the wrong socket.
+        assert_eq!(node.endpoint.next_deadline(), Time::NEVER);
+    }
+}
+
+#[test]
+fn sweep_of_another_process_learns_all_sockets_of_this_one() {
+    let address = own_address();
+    let mut other = Node::new(own_address(), Options::default());
+    let mut first = Node::with_sockets(address, 8);
+    settle(&mut [&mut first]);
+    let before = first.shared.counters().steering_attached.get();
+    // It attaches its program after this, and expects one socket of each process.
+    let mut second = Node::new(address, Options::default());
+    pump_until(&mut [&mut first, &mut second], |n| {
+        n[1].shared.counters().steering_attached.get() > 0
+    });
+    settle(&mut [&mut first, &mut second]);
+    assert!(reach_their_sockets(
+        &mut [&mut first, &mut second],
+        &mut other
+    ));
+    let counters = first.shared.counters();
+    assert_eq!(counters.steering_attached.get(), before);
+    // The indices of the sockets that join later are not contiguous.
+    second.endpoint.add_receive_sockets(2).unwrap();
+    settle(&mut [&mut first, &mut second]);
+    first.endpoint.add_receive_sockets(16).unwrap();
+    settle(&mut [&mut first, &mut second]);
+    assert_eq!(first.endpoint.steered_sockets(), 16);
+    assert_eq!(second.endpoint.steered_sockets(), 2);
+    assert!(reach_their_sockets(
+        &mut [&mut first, &mut second],
+        &mut other
+    ));
+}
+
+#[test]
+fn datagram_at_another_socket_of_its_process_is_delivered_and_starts_a_sweep() {
+    let address = own_address();
+    let mut other = Node::new(own_address(), Options::default());
+    let mut node = Node::with_sockets(address, 4);
+    settle(&mut [&mut node]);
+    // Single datagrams, and a GRO batch.
+    for lengths in [&[64][..], &[256; 10]] {
+        let wrong = node
+            .indices_from(0)
+            .into_iter()
+            .map(|(id, at)| (id, at ^ 1));
+        node.attach(&wrong.collect());
+        let sweeps = node.shared.counters().sweeps.get();
+        let before = node.got.len();
+        node.sockets.clear();
+        other.send((address, node.qpn_of(16)), 0, lengths);
+        pump_until(&mut [&mut node], |n| {
+            n[0].got.len() == before + lengths.len()
+        });
+        assert!(node.sockets.iter().all(|number| *number == 1));
+        settle(&mut [&mut node]);
+        assert!(node.shared.counters().sweeps.get() > sweeps);
+        assert!(reach_their_sockets(&mut [&mut node], &mut other));
+    }
+    // QP 1 has no socket of its own.
+    let sweeps = node.shared.counters().sweeps.get();
+    let moved = node
+        .indices_from(0)
+        .into_iter()
+        .map(|(id, at)| (id, at ^ 1));
+    node.attach(&moved.collect());
+    let before = node.got.len();
+    other.send((address, Qpn::GSI), 0, &[256]);
+    pump_until(&mut [&mut node], |n| n[0].got.len() > before);
+    assert_eq!(node.endpoint.next_deadline(), Time::NEVER);
+    assert_eq!(node.shared.counters().sweeps.get(), sweeps);
+}
+
+#[test]
+fn leaving_process_drains_all_its_sockets() {
+    let address = own_address();
+    let mut other = Node::new(own_address(), Options::default());
+    let mut leaving = Node::with_sockets(address, 4);
+    let mut rest = Node::with_sockets(address, 2);
+    settle(&mut [&mut leaving, &mut rest]);
+    // The datagrams of each queue pair of the other process go to a socket of its own.
+    let slot = rest.shared.slot();
+    leaving.attach(
+        &leaving
+            .indices_from(0)
+            .values()
+            .map(|at| ((slot, *at as u8), *at))
+            .collect(),
+    );
+    let forwarded = leaving.shared.counters().forwarded_out.get();
+    for low in 16..20 {
+        other.send((address, rest.qpn_of(low)), low * 10, &[256; 10]);
+    }
+    leaving.endpoint.leave();
+    // After this no sockets join the group.
+    leaving.endpoint.add_receive_sockets(8).unwrap();
+    assert_eq!(leaving.endpoint.receive_sockets(), 4);
+    pump_until(&mut [&mut rest], |n| n[0].got.len() == 40);
+    assert_eq!(
+        leaving.shared.counters().forwarded_out.get() - forwarded,
+        40
+    );
+    settle(&mut [&mut rest]);
+    // The indices have changed; the process that is left learns them.
+    reach_their_sockets(&mut [&mut rest], &mut other);
+    settle(&mut [&mut rest]);
+    assert!(reach_their_sockets(&mut [&mut rest], &mut other));
+}
+
+#[test]
+fn requests_reach_the_lowest_slot_where_processes_have_several_sockets() {
+    let address = own_address();
+    let mut other = Node::new(own_address(), Options::default());
+    let mut processes = [(); 3].map(|()| Shared::new(Options::default()).unwrap());
+    processes.sort_by_key(|shared| shared.slot());
+    let mut nodes = processes.map(|shared| {
+        let endpoint = shared.open(address).unwrap();
+        Node::of(shared, endpoint)
+    });
+    let mut all: Vec<&mut Node> = nodes.iter_mut().collect();
+    settle(&mut all);
+    for at in [2, 0, 1] {
+        all[at].endpoint.add_receive_sockets(4).unwrap();
+        settle(&mut all);
+        all[0].sockets.clear();
+        let before = all[0].got.len();
+        for flow in 0..8 {
+            other.send_flow((address, Qpn::GSI), flow, flow, &[256]);
+        }
+        pump_until(&mut all, |n| n[0].got.len() == before + 8);
+        assert_eq!(all[0].sockets, [0; 8]);
+    }
+}

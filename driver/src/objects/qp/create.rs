@@ -65,7 +65,9 @@ impl Qp {
                 faults: Mutex::default(),
             }))
         };
-        let qp = engine.add_qp(make)?.ok_or(CreateError::NoNumber)??;
+        let qp = engine
+            .add_qp(&init.affinities(), make)?
+            .ok_or(CreateError::NoNumber)??;
         for cq in qp.cqs() {
             cq.attach(qp.qpn());
         }

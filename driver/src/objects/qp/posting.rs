@@ -7,6 +7,7 @@ use crate::path::{self, Engine};
 use crate::queues::ah::Destination;
 use crate::queues::limits::MAX_INLINE;
 use crate::queues::qp::{Inner, Qp};
+use crate::scheduling::affinity::Affinity;
 use crate::scheduling::polling::Call;
 use crate::sync::MutexGuard;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Qp {
             now: now(),
             sends: 0,
             bytes: 0,
-            _call: engine.call_to_post(),
+            _call: engine.call_to_post(Affinity::of(self.qpn)),
         }
     }
 }
@@ -185,7 +186,7 @@ impl Posting<'_> {
         if !may_wait {
             return false;
         }
-        let Some(polls) = self.engine.polls_unless_armed() else {
+        let Some(polls) = self.engine.polls_unless_armed(Affinity::of(self.qp.qpn)) else {
             return false;
         };
         let (qp, engine, now) = (self.qp, self.engine, self.now);
@@ -234,7 +235,8 @@ impl Posting<'_> {
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
         if self.sends > 0 {
-            let polls = self.engine.polling().empty_polls();
+            let affinity = Affinity::of(self.qp.qpn);
+            let polls = self.engine.polling().of(affinity).empty();
             self.inner.delayed_ack.posted(self.now, polls);
         }
         let is_deferred = self.defer();

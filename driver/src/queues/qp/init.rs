@@ -4,6 +4,7 @@ use crate::queues::cq::Cq;
 use crate::queues::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::queues::raw::Spread;
 use crate::queues::srq::{Srq, Xrcd};
+use crate::scheduling::affinity::CqAffinity;
 use std::sync::Arc;
 use urxe_proto::qp::QpType;
 use urxe_proto::queue::SendQueueSize;
@@ -44,7 +45,24 @@ pub enum ReceivesFrom {
     Spread(Spread),
 }
 
+impl ReceivesFrom {
+    /// Returns the affinity of the completion queues of the receives.
+    fn affinity(&self) -> Option<&CqAffinity> {
+        match self {
+            Self::Own(cq) | Self::Shared(_, cq) => Some(&cq.affinity),
+            Self::Domain(domain) => Some(&domain.affinity),
+            Self::Nowhere | Self::Spread(_) => None,
+        }
+    }
+}
+
 impl QpInit {
+    /// Returns the affinities of the completion queues that the queue pair uses.
+    pub(crate) fn affinities(&self) -> Vec<&CqAffinity> {
+        let send = self.send_cq.as_ref().map(|cq| &cq.affinity);
+        self.receives.affinity().into_iter().chain(send).collect()
+    }
+
     /// Returns whether the service supports these queues and options.
     pub(crate) fn is_possible(&self) -> bool {
         let has_queues = match (self.service, &self.send_cq, &self.receives) {

@@ -103,10 +103,10 @@ impl<'a> Incoming<'a> {
         wrote
     }
 
-    /// Transmits after packets were received. `empty_polls` is the process's number of empty polls,
-    /// if a poll or a wait of the application received these packets and ACKs may be delayed; then
-    /// the ACK may be delayed, to be sent with the next post. `batch` is for the packets that are
-    /// sent. Usually there are no effects.
+    /// Transmits after packets were received. `empty_polls` is the number of empty polls with the
+    /// queue pair's affinity, if a poll or a wait of the application received these packets and ACKs
+    /// may be delayed; then the ACK may be delayed, to be sent with the next post. `batch` is for
+    /// the packets that are sent. Usually there are no effects.
     pub(crate) fn answer(
         mut self,
         now: Time,

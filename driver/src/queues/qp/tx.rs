@@ -133,8 +133,8 @@ impl Qp {
         }
     }
 
-    /// [`Qp::transmit`] with a batch of the caller's. On return `batch` holds the batch that was used,
-    /// for the next call.
+    /// [`Qp::transmit`] with a batch of the caller's. On return `batch` holds the batch that was
+    /// used, for the next call.
     pub(super) fn transmit_with(
         self: &Arc<Self>,
         inner: &mut Inner,
