@@ -53,12 +53,12 @@ measure() {
     echo "${carried:-failed} + ${beside:-failed}"
 }
 
-echo "| queue | operation | \`loss\` | \`cubic\` | \`delay\` |"
-echo "|---|---|---|---|---|"
+echo "| queue | operation | \`veno\` | \`loss\` | \`cubic\` | \`delay\` |"
+echo "|---|---|---|---|---|---|"
 for queue in 32kb 125kb 1mb; do
     for operation in write read; do
         row="| $queue | $operation |"
-        for algorithm in loss cubic delay; do
+        for algorithm in veno loss cubic delay; do
             row="$row $(measure $algorithm $operation $queue) |"
         done
         echo "$row"

@@ -1,11 +1,12 @@
 #!/bin/bash
-# Measures many flows at once through one bottleneck (incast), and small messages of a host behind its bulk, for
-# TCP CUBIC and for byte streams of urxe with each algorithm. Prints two tables in Markdown.
+# Measures many flows at once through one bottleneck (incast), and small messages of a host behind
+# its bulk, for TCP CUBIC and for byte streams of urxe with each algorithm. Prints two tables in
+# Markdown.
 #
 #   benches/incast.sh [FLOWS [BYTES]]
 #
-# The path is that of benches/beside_tcp.sh: a router that sends 100 Mbit/s, with a queue. Needs root, iproute2 and
-# a release build of the package urxe-bench.
+# The path is that of benches/beside_tcp.sh: a router that sends 100 Mbit/s, with a queue. Needs
+# root, iproute2 and a release build of the package urxe-bench.
 set -eu
 
 flows=${1:-64}
@@ -40,7 +41,7 @@ drops() {
 
 carriers() {
     echo "tcp cubic"
-    for algorithm in loss cubic delay; do
+    for algorithm in veno loss cubic delay; do
         echo "urxe $algorithm"
     done
 }

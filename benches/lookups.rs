@@ -89,11 +89,15 @@ fn queue_pairs(c: &mut Criterion) {
         let mut table = ByNumber::default();
         let mut numbers = Vec::new();
         for _ in 0..count {
-            let added = table.add(NUMBERS, |number| {
-                numbers.push(number.get());
-                let (zero, _rest) = (black_box(0), [0; 100]);
-                Ok::<_, Infallible>(Arc::new(QueuePair { zero, _rest }))
-            });
+            let added = table.add(
+                NUMBERS,
+                |_| true,
+                |number| {
+                    numbers.push(number.get());
+                    let (zero, _rest) = (black_box(0), [0; 100]);
+                    Ok::<_, Infallible>(Arc::new(QueuePair { zero, _rest }))
+                },
+            );
             assert!(added.is_ok_and(|pair| pair.is_some()));
         }
         group.bench_function(BenchmarkId::from_parameter(count), |b| {

@@ -1,4 +1,5 @@
-/* polled empty|send|receive|events COUNT PORT [SERVER]: COUNT operations over a reliable connection,
+/* polled empty|send|receive|events COUNT PORT [SERVER]: COUNT operations over a reliable
+ * connection,
  * one at a time, each completed by polling, except for "events". "cargo xtask bench --instructions"
  * counts the instructions of the client inside the functions whose names begin with "measured".
  *

@@ -1,5 +1,5 @@
-# Functions for scripts that measure through a bottleneck: two hosts with a router between them, as network
-# namespaces. The scripts need root and iproute2.
+# Functions for scripts that measure through a bottleneck: two hosts with a router between them, as
+# network namespaces. The scripts need root and iproute2.
 
 name=urxe-bench-$$
 router=$name-r
@@ -24,8 +24,8 @@ inside() {
     timeout "$limit" ip netns exec "$namespace" "$@"
 }
 
-# start NAMESPACE SECONDS COMMAND...: like inside, for the background. `$!` is then the process that ends the
-# command when it is killed.
+# start NAMESPACE SECONDS COMMAND...: like inside, for the background. `$!` is then the process that
+# ends the command when it is killed.
 start() {
     local namespace=$1 limit=$2
     shift 2
@@ -49,7 +49,8 @@ bottleneck() {
     ip netns exec "$router" tc qdisc replace dev "$1" root tbf rate 100mbit burst 16kb limit "$2"
 }
 
-# The interfaces of the router are to-a, to the first host at 192.0.2.1, and to-b, to the second at 198.51.100.1.
+# The interfaces of the router are to-a, to the first host at 192.0.2.1, and to-b, to the second at
+# 198.51.100.1.
 ip netns add "$router"
 ip netns exec "$router" sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'
 host "$near" to-a 192.0.2

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::callgrind::{self, Layers};
-use super::pair;
+use super::{page, pair};
 use crate::outcome::Outcome;
 use crate::packages;
 use crate::release::{self, succeed};
@@ -176,7 +176,8 @@ pub(super) enum Task {
 
 /// Measures operations. Returns whether none that repeats takes more than the page records.
 pub(super) fn run(workspace: &Path, target: &Path, task: Task) -> Result<bool, String> {
-    let polled = build(workspace, target)?;
+    let polled = release::build_c("polled", workspace, target)?;
+    release::build(&["urxe-bench"], workspace, target)?;
     let bench = Bench {
         urxe: target.join("release/urxe"),
         polled,
@@ -186,7 +187,7 @@ pub(super) fn run(workspace: &Path, target: &Path, task: Task) -> Result<bool, S
     let page = workspace.join("docs/PERFORMANCE.md");
     let error = |error| format!("{}: {error}", page.display());
     let text = fs::read_to_string(&page).map_err(error)?;
-    let (before, recorded, after) = sections(&text).ok_or("the page has no place for the table")?;
+    let (before, recorded, after) = page::sections(&text, BEGIN, END)?;
     let mut measured: Vec<Layers> = Vec::new();
     let mut empty_poll = None;
     let mut is_good = true;
@@ -238,28 +239,6 @@ pub(super) fn run(workspace: &Path, target: &Path, task: Task) -> Result<bool, S
         return Ok(true);
     }
     Ok(is_good)
-}
-
-/// Builds `benches/polled.c` against the library, and returns its path.
-fn build(workspace: &Path, target: &Path) -> Result<PathBuf, String> {
-    let polled = target.join("bench/polled");
-    fs::create_dir_all(target.join("bench"))
-        .map_err(|error| format!("{}: {error}", polled.display()))?;
-    release::build(&release::PRODUCTS, workspace, target)?;
-    release::build(&["urxe-bench"], workspace, target)?;
-    succeed(
-        Command::new("gcc")
-            .args(["-O2", "-I"])
-            .arg(workspace.join("include"))
-            .arg("-o")
-            .arg(&polled)
-            .arg(workspace.join("benches/polled.c"))
-            .arg("-L")
-            .arg(target.join("release"))
-            .arg("-l:liburxe.so")
-            .arg(format!("-Wl,-rpath,{}", target.join("release").display())),
-    )?;
-    Ok(polled)
 }
 
 struct Bench {
@@ -424,13 +403,6 @@ fn tables(measured: &[Layers]) -> String {
     text
 }
 
-/// Splits the page at the tables: the text before, the tables, and the text after.
-fn sections(page: &str) -> Option<(&str, &str, &str)> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (tables, after) = rest.split_once(END)?;
-    Some((before, tables, after))
-}
-
 /// Returns the number of instructions that the page has for an operation.
 fn recorded_total(tables: &str, name: &str) -> Option<f64> {
     let line = tables
@@ -468,7 +440,7 @@ mod tests {
         let layers = run(&[("urxe_net", 1234.0), ("std", 1.0)], 0.0).layers;
         let tables = tables(&vec![layers; MEASURED.len()]);
         let page = format!("# Page\n{BEGIN}\n{tables}{END}\nmore\n");
-        let (before, recorded, after) = sections(&page).unwrap();
+        let (before, recorded, after) = page::sections(&page, BEGIN, END).unwrap();
         assert_eq!((before, after), ("# Page\n", "\nmore\n"));
         for operation in &MEASURED {
             assert_eq!(recorded_total(recorded, operation.name), Some(1235.0));

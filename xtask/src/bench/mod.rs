@@ -6,9 +6,11 @@
 
 mod callgrind;
 pub(crate) mod instructions;
+mod objects;
 mod page;
 mod pair;
 mod plan;
+mod threads;
 mod veth;
 
 use std::fs;
@@ -42,12 +44,21 @@ pub(crate) struct BenchOptions {
     #[arg(long, requires = "instructions", conflicts_with = "write")]
     quick: bool,
 
+    /// Measure the time and memory of objects, and bursts of connections, instead
+    #[arg(long, conflicts_with_all = ["only", "rounds", "instructions"])]
+    objects: bool,
+
+    /// Measure threads of one process, and as many processes, instead
+    #[arg(long, conflicts_with_all = ["only", "rounds", "instructions", "objects"])]
+    threads: bool,
+
     /// Write the tables and the chart of docs/PERFORMANCE.md
     #[arg(long)]
     write: bool,
 
     /// Measure this `urxe` command of another build in the same rounds, and print the ratios
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["instructions", "write"])]
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["instructions", "objects", "threads", "write"])]
     before: Option<PathBuf>,
 }
 
@@ -78,6 +89,12 @@ fn try_run(options: &BenchOptions, workspace: &Path, target: &Path) -> Result<bo
             (false, false) => Task::Report,
         };
         return instructions::run(workspace, target, task);
+    }
+    if options.objects {
+        return objects::run(workspace, target, options.write);
+    }
+    if options.threads {
+        return threads::run(workspace, target, options.write);
     }
     let programs = Programs::new(target, udp(target));
     let machine = page::machine();

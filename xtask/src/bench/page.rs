@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 
 use super::pair::Measured;
-use super::plan::{Cell, GOALS, Goal, Part, Unit};
+use super::plan::{Cell, Goal, Part, Unit, goals};
 
 /// A cell with its results, one per round.
 pub(super) struct Row {
@@ -31,6 +31,20 @@ fn ratios(unit: Unit, of: &[Option<Measured>], to: &[Option<Measured>]) -> Optio
         Some(unit.ratio(of.as_ref()?.value, to.as_ref()?.value))
     };
     Spread::of(of.iter().zip(to).filter_map(ratio).collect())
+}
+
+/// Splits the page at the lines around a generated part: the text before the first, the part, and
+/// the text after the second.
+pub(super) fn sections<'a>(
+    page: &'a str,
+    begin: &str,
+    end: &str,
+) -> Result<(&'a str, &'a str, &'a str), String> {
+    let parts = page.split_once(begin).and_then(|(before, rest)| {
+        let (part, after) = rest.split_once(end)?;
+        Some((before, part, after))
+    });
+    parts.ok_or_else(|| format!("the page has no line \"{begin}\", or no end of that part"))
 }
 
 /// The median, minimum and maximum of some values.
@@ -91,7 +105,10 @@ pub(super) fn tables(rows: &[Row]) -> String {
                 None => writeln!(page, "| {name} | failed | | | |"),
             };
         }
-        let goals: Vec<&Goal> = GOALS.iter().filter(|goal| goal.part == part).collect();
+        let goals: Vec<Goal> = goals()
+            .into_iter()
+            .filter(|goal| goal.part == part)
+            .collect();
         if !goals.is_empty() {
             let _ = writeln!(
                 page,
@@ -99,7 +116,7 @@ pub(super) fn tables(rows: &[Row]) -> String {
             );
         }
         for goal in goals {
-            if let Some(line) = goal_line(goal, &rows) {
+            if let Some(line) = goal_line(&goal, &rows) {
                 let _ = writeln!(page, "{line}");
             }
         }
@@ -118,7 +135,7 @@ fn cpu_of_each_gb(cell: &Cell, cpu: Option<&Spread>) -> String {
 /// Returns the line of a goal.
 fn goal_line(goal: &Goal, rows: &[&Row]) -> Option<String> {
     let find = |name: &str| rows.iter().find(|row| row.cell.name == name);
-    let (of, to) = (find(goal.of)?, find(goal.to)?);
+    let (of, to) = (find(&goal.of)?, find(&goal.to)?);
     let ratios = ratios(of.cell.unit, &of.runs, &to.runs)?;
     let met = if ratios.median >= goal.at_least {
         "met"

@@ -4,13 +4,13 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::plan::{Cell, Tool, Unit};
-use super::veth::{self, Veth};
+use super::veth::{self, Link, Veth};
 
 /// The time limit of a run in seconds.
 const LIMIT: &str = "120";
@@ -29,7 +29,8 @@ pub(super) struct Programs {
     pub(super) urxe: PathBuf,
     pub(super) model: PathBuf,
     pub(super) udp: PathBuf,
-    hosts: OnceLock<Result<Veth, String>>,
+    /// The namespace for clients on another host, with the link of the last cell that had one.
+    host: Mutex<Option<Veth>>,
 }
 
 impl Programs {
@@ -40,16 +41,19 @@ impl Programs {
             urxe: target.join("release/urxe"),
             model: target.join("release/urxe-model"),
             udp,
-            hosts: OnceLock::new(),
+            host: Mutex::default(),
         }
     }
 
-    /// Returns the namespace for clients on another host.
-    fn hosts(&self) -> Result<&Veth, String> {
-        self.hosts
-            .get_or_init(Veth::new)
-            .as_ref()
-            .map_err(String::clone)
+    /// Returns the command of a shell in the namespace for clients on another host.
+    fn host(&self, link: Link) -> Result<Command, String> {
+        let mut current = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another link has the same names and addresses, so it goes first.
+        let host = match current.take().filter(|host| host.link() == link) {
+            Some(host) => host,
+            None => Veth::new(link)?,
+        };
+        Ok(current.insert(host).client())
     }
 }
 
@@ -139,8 +143,8 @@ struct Pair {
 
 impl Server {
     fn start(cell: &Cell, programs: &Programs, urxe: &Path) -> Result<Self, String> {
-        if cell.two_hosts {
-            programs.hosts()?;
+        if let Some(link) = cell.link {
+            programs.host(link)?;
         }
         static NEXT: AtomicU16 = AtomicU16::new(20_000);
         let port = match cell.tool {
@@ -167,9 +171,9 @@ impl Server {
     }
 
     fn connect(self, cell: &Cell, programs: &Programs, urxe: &Path) -> Result<Pair, String> {
-        let server = match cell.two_hosts {
-            true => veth::SERVER,
-            false => "127.0.0.1",
+        let server = match cell.link {
+            Some(_) => veth::SERVER,
+            None => "127.0.0.1",
         };
         let client = spawn(cell, programs, urxe, self.port, Some(server))?;
         Ok(Pair {
@@ -229,8 +233,8 @@ fn spawn(
         let loops = "while :; do :; done >/dev/null 2>&1 & ".repeat(cell.loops);
         script = format!("{loops}{script}; status=$?; kill $(jobs -p); exit $status");
     }
-    let mut command = match (cell.two_hosts, host.is_empty()) {
-        (true, false) => programs.hosts()?.client(),
+    let mut command = match cell.link {
+        Some(link) if !host.is_empty() => programs.host(link)?,
         _ => Command::new("bash"),
     };
     command

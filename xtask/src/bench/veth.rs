@@ -1,4 +1,4 @@
-//! A second network namespace, connected to this one by a veth pair.
+//! A second network namespace, connected to this one by a veth pair or over a bridge.
 
 use std::process::{Child, Command, Stdio};
 
@@ -7,18 +7,37 @@ pub(super) const SERVER: &str = "192.0.2.1";
 /// The address in the second namespace.
 const CLIENT: &str = "192.0.2.2";
 
+/// The properties of a link between two hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link {
+    /// The MTU in bytes of an IP packet.
+    pub(super) mtu: u32,
+    /// Whether packets pass a bridge between two veth pairs.
+    pub(super) bridged: bool,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Link {
+            mtu: 1500,
+            bridged: false,
+        }
+    }
+}
+
 /// The second namespace, for as long as this value exists.
 pub(super) struct Veth {
+    link: Link,
     /// A process that keeps the namespace.
     first: Child,
 }
 
 impl Veth {
-    /// Creates the namespace, with a path MTU of 1500 bytes.
+    /// Creates the namespace and the link.
     ///
     /// # Errors
     /// The first command that fails, as text.
-    pub(super) fn new() -> Result<Self, String> {
+    pub(super) fn new(link: Link) -> Result<Self, String> {
         let mut first = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo && exec sleep infinity"])
             .stdin(Stdio::null())
@@ -29,13 +48,24 @@ impl Veth {
         if let Some(mut out) = first.stdout.take() {
             let _ = std::io::Read::read(&mut out, &mut [0]);
         }
-        let veth = Veth { first };
-        let pid = veth.first.id();
-        Self::run(
-            &format!(
-                "ip link add urxe0 type veth peer name urxe1 netns {pid} && ip link set urxe0 up && \
-             ip address add {SERVER}/24 dev urxe0"
+        let veth = Veth { link, first };
+        let (pid, mtu) = (veth.first.id(), link.mtu);
+        // The ports of the bridge have no addresses, so that they are no devices of urxe.
+        let cable = match link.bridged {
+            false => format!(
+                "ip link add urxe0 mtu {mtu} type veth peer name urxe1 mtu {mtu} netns {pid}"
             ),
+            true => format!(
+                "ip link add bridge mtu {mtu} type bridge && \
+                 ip link add urxe0 mtu {mtu} type veth peer name port0 mtu {mtu} && \
+                 ip link add urxe1 mtu {mtu} netns {pid} type veth peer name port1 mtu {mtu} && \
+                 for port in port0 port1; do \
+                     ip link set $port addrgenmode none master bridge && ip link set $port up || exit; \
+                 done && ip link set bridge addrgenmode none up"
+            ),
+        };
+        Self::run(
+            &format!("{cable} && ip link set urxe0 up && ip address add {SERVER}/24 dev urxe0"),
             Command::new("sh"),
         )?;
         Self::run(
@@ -45,6 +75,11 @@ impl Veth {
             veth.enter("sh"),
         )?;
         Ok(veth)
+    }
+
+    /// The link.
+    pub(super) fn link(&self) -> Link {
+        self.link
     }
 
     /// Returns the command of a shell in the second namespace.
@@ -73,5 +108,9 @@ impl Drop for Veth {
         // Fails if the process has ended by itself.
         let _ = self.first.kill();
         let _ = self.first.wait();
+        // Some of them are deleted with the other namespace, sooner or later.
+        let delete =
+            "for device in urxe0 port1 bridge; do ip link delete $device; done 2>/dev/null";
+        let _ = Self::run(delete, Command::new("sh"));
     }
 }
