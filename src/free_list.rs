@@ -39,8 +39,8 @@ impl FreeList {
         }
     }
 
-    /// Takes a block, or stores the waker of the task. `ticket` is the task's place in the order, and
-    /// initially `None`. A task that stops polling with a ticket calls [`FreeList::leave`].
+    /// Takes a block, or stores the waker of the task. `ticket` is the task's place in the order,
+    /// and initially `None`. A task that stops polling with a ticket calls [`FreeList::leave`].
     pub(crate) fn poll_take(&self, ticket: &mut Option<u64>, waker: &Waker) -> Poll<usize> {
         let mut taken = self.take();
         if taken.is_none() {

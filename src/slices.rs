@@ -146,7 +146,8 @@ impl Elements {
     }
 }
 
-// Not inlined into a post, where each match on the number of slices would be a jump for buffers too.
+// Not inlined into a post, where each match on the number of slices would be a jump for buffers
+// too.
 impl SliceList {
     #[inline(never)]
     fn total(&self) -> u64 {

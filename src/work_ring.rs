@@ -173,8 +173,8 @@ impl From<Entry> for Completed {
 
 /// The outstanding work requests of one queue, oldest first.
 ///
-/// Not a `VecDeque`: its capacity is no power of two, so each access and each end needs a comparison
-/// more. A post and a poll take 30 instructions less this way.
+/// Not a `VecDeque`: its capacity is no power of two, so each access and each end needs a
+/// comparison more. A post and a poll take 30 instructions less this way.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// Their number is a power of two, or 0. The work requests are in the slots from `head` up to
@@ -270,8 +270,8 @@ impl Ring {
         Some(self.slots[newest].take())
     }
 
-    /// Removes the work request that completed, if it is the oldest one and no future awaits it, and
-    /// passes it to `take`.
+    /// Removes the work request that completed, if it is the oldest one and no future awaits it,
+    /// and passes it to `take`.
     #[inline]
     pub(crate) fn complete_oldest<R>(
         &mut self,
