@@ -1,8 +1,8 @@
 //! Library directories for programs that run over urxe.
 //!
 //! A per-user directory contains `libibverbs.so.1` and `librdmacm.so.1` as links to `liburxe.so`,
-//! and comes first in `LD_LIBRARY_PATH`. For each missing library of a provider, a further directory
-//! contains a link of that name, and one contains programs and comes first in `PATH`.
+//! and comes first in `LD_LIBRARY_PATH`. For each missing library of a provider, a further
+//! directory contains a link of that name, and one contains programs and comes first in `PATH`.
 //!
 //! The directories are never removed: a program may load the library late or execute another
 //! program, and `urxe run` no longer exists by then. There is one directory for each `liburxe.so`.

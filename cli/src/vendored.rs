@@ -126,8 +126,8 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
     name.starts_with(prefix.as_bytes())
 }
 
-/// Returns whether a program is a Python by its name, which a version may follow. It is executed, so
-/// a script whose name merely begins so is none.
+/// Returns whether a program is a Python by its name, which a version may follow. It is executed,
+/// so a script whose name merely begins so is none.
 fn is_python(program: &Path) -> bool {
     let name = program.file_name().unwrap_or_default().as_bytes();
     let is_version = |rest: &[u8]| {

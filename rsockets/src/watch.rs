@@ -40,7 +40,8 @@ impl Wake {
                 Some((process, wake)) if *process == process::id() => Ok(Arc::clone(wake)),
                 _ => {
                     let wake = Wake::new()?;
-                    // The parent's is not dropped: its number may be another file's in this process.
+                    // The parent's is not dropped: its number may be another file's in this
+                    // process.
                     std::mem::forget(stored.replace((process::id(), Arc::clone(&wake))));
                     Ok(wake)
                 }

@@ -11,8 +11,8 @@ in_order() {
     fi
 }
 
-# cable A NAMESPACE_A B NAMESPACE_B: connects two interfaces. The first namespace is called 1, after its init
-# process.
+# cable A NAMESPACE_A B NAMESPACE_B: connects two interfaces. The first namespace is called 1, after
+# its init process.
 cable() {
     ip link add "$1" mtu 4200 netns "$2" type veth peer name "$3" mtu 4200 netns "$4"
 }

@@ -1,27 +1,29 @@
 #!/bin/bash
-# The job of `cargo xtask rxe --loss`, in the guest: TCP CUBIC, rxe and urxe carry the same amount of data
-# over the same netem, in turn. Prints results as lines that begin with "loss: ":
+# The job of `cargo xtask rxe --loss`, in the guest: TCP CUBIC, rxe and urxe carry the same amount
+# of data over the same netem, in turn. Prints results as lines that begin with "loss: ":
 #   ROUND_TRIP LOSS OPERATION CARRIER MBIT_PER_SECOND NEEDLESS
-# NEEDLESS is the share of the delivered bytes that was not needed, in percent. The throughput is that of the time
-# from a fifth of the transfer to its end, from the counters of the link: the programs' own figures include the
-# start, and perftest takes the frequency of the processor for its clock, which it cannot measure in an emulated
-# machine. The argument is the number of rounds.
+# NEEDLESS is the share of the delivered bytes that was not needed, in percent. The throughput is
+# that of the time from a fifth of the transfer to its end, from the counters of the link: the
+# programs' own figures include the start, and perftest takes the frequency of the processor for its
+# clock, which it cannot measure in an emulated machine. The argument is the number of rounds.
 set -u
 . /job/hosts.sh
 exec 2>&1
 
-# The link is slow, so that the emulated processor, of 250 million instructions per second, is not the bottleneck.
+# The link is slow, so that the emulated processor, of 250 million instructions per second, is not
+# the bottleneck.
 RATE=40mbit
 # Of messages and of the blocks that iperf3 writes.
 SIZE=65536
-# The bytes of a packet before and behind its payload: Ethernet, IPv4, UDP, BTH, ICRC; and with TCP: Ethernet,
-# IPv4, TCP with time stamps.
+# The bytes of a packet before and behind its payload: Ethernet, IPv4, UDP, BTH, ICRC; and with TCP:
+# Ethernet, IPv4, TCP with time stamps.
 AROUND=58 AROUND_TCP=66
 PAYLOAD=4096 PAYLOAD_TCP=4148
 
-# cable A NAMESPACE_A B NAMESPACE_B: connects two interfaces through the namespace `wire`, which has the other ends
-# of both, with the same names. The path is emulated there: an interface of a host sends batches of segments, of
-# which netem would delay or lose all, and separates them behind its queue.
+# cable A NAMESPACE_A B NAMESPACE_B: connects two interfaces through the namespace `wire`, which has
+# the other ends of both, with the same names. The path is emulated there: an interface of a host
+# sends batches of segments, of which netem would delay or lose all, and separates them behind its
+# queue.
 cable() {
     local from to
     for from in "$1 $2" "$3 $4"; do
@@ -58,8 +60,8 @@ listening() {
         grep -q "$(printf ':%04X [0-9A-F:]* 0A ' "$2")"
 }
 
-# carry NAME SERVER CLIENT PORT RECEIVER PAYLOAD AROUND MESSAGES SERVER_COMMAND CLIENT_COMMAND: runs a program
-# between two sides, and reports the transfer by what arrives at RECEIVER.
+# carry NAME SERVER CLIENT PORT RECEIVER PAYLOAD AROUND MESSAGES SERVER_COMMAND CLIENT_COMMAND: runs
+# a program between two sides, and reports the transfer by what arrives at RECEIVER.
 carry() {
     local name=$1 server=$2 client=$3 port=$4 receiver=$5 payload=$6 around=$7 data=$(($8 * SIZE))
     local pid try

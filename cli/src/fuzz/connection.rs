@@ -35,8 +35,8 @@ const GRANT_MAGIC: &[u8] = b"urxe";
 
 /// The exponent of the response timeout in messages: 4.096 us x 2^20, about 4 s.
 const RESPONSE_TIMEOUT_EXPONENT: u8 = 20;
-/// The exponent of the local ACK timeout: 4.096 us x 2^14, about 67 ms. It also limits the peer's time
-/// wait state.
+/// The exponent of the local ACK timeout: 4.096 us x 2^14, about 67 ms. It also limits the peer's
+/// time wait state.
 const ACK_TIMEOUT_EXPONENT: u8 = 14;
 const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0;
@@ -165,7 +165,8 @@ pub fn connect(link: &Link, port: u16, rng: &mut TestRng) -> Result<Connection, 
     })
 }
 
-/// Disconnects a connection that [`connect`] made. A peer that does not answer counts as disconnected.
+/// Disconnects a connection that [`connect`] made. A peer that does not answer counts as
+/// disconnected.
 pub fn disconnect(link: &Link, connection: &Connection) -> Result<(), ConnectError> {
     let Some([own, peer]) = connection.ids else {
         return Ok(());
@@ -201,7 +202,8 @@ pub fn disconnect(link: &Link, connection: &Connection) -> Result<(), ConnectErr
     Ok(())
 }
 
-/// Sends a message until a response arrives. `response` selects it, by its transaction ID and message.
+/// Sends a message until a response arrives. `response` selects it, by its transaction ID and
+/// message.
 fn transact<T>(
     link: &Link,
     message: &Message,

@@ -61,8 +61,8 @@ impl Watching {
                 && fd.revents != 0
             {
                 socket.clear();
-                // The next test may end before this socket. Processing its completions wakes the other
-                // threads that wait for it, which do not see the notification any more.
+                // The next test may end before this socket. Processing its completions wakes the
+                // other threads that wait for it, which do not see the notification any more.
                 let _ = socket.ready();
             }
         }

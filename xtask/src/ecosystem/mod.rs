@@ -1,8 +1,8 @@
 //! `cargo xtask ecosystem`: programs of others over urxe, unmodified and with default settings.
 //!
 //! [`catalogue`] lists the programs. [`runner`] runs each on one host and on two, which [`hosts`]
-//! emulates, and judges it. [`results`] keeps what they found, and [`page`] writes docs/ECOSYSTEM.md
-//! from it.
+//! emulates, and judges it. [`results`] keeps what they found, and [`page`] writes
+//! docs/ECOSYSTEM.md from it.
 
 mod catalogue;
 mod hosts;

@@ -17,8 +17,9 @@ process that uses verbs runs under `urxe run`. A run passes only if urxe writes 
 error. Times and rates in a result are those of one run on a machine that did other work too;
 [PERFORMANCE.md](PERFORMANCE.md) has measurements.
 
-`cargo xtask ecosystem NAME` runs one program, and `--again` those that failed. The commands are in `xtask/src/ecosystem`, and their
-output is in `target/ecosystem`. [CLUSTERS.md](CLUSTERS.md) shows how to start programs on more hosts.
+`cargo xtask ecosystem NAME` runs one program, and `--again` those that failed. The commands are in
+`xtask/src/ecosystem`, and their output is in `target/ecosystem`. [CLUSTERS.md](CLUSTERS.md) shows
+how to start programs on more hosts.
 ";
 
 pub(super) fn text(tested: &[(&Program, Results)]) -> String {

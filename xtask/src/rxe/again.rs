@@ -39,8 +39,8 @@ pub(crate) fn keep_red(groups: &mut [Group], report: &Report) {
 }
 
 /// Replaces results in `into` by those of `groups` in `from`. `whole` contains all groups with all
-/// their cells. The results of a group are sorted by cell. If a file of `from` is missing, the groups
-/// before it have been replaced.
+/// their cells. The results of a group are sorted by cell. If a file of `from` is missing, the
+/// groups before it have been replaced.
 pub(crate) fn merge(from: &Path, into: &Path, groups: &[Group], whole: &[Group]) -> Result<()> {
     let mut list = names(into);
     for group in groups {

@@ -163,8 +163,8 @@ pub(crate) enum Clock {
     /// That of this machine. The speed of the guest's two processors depends on its load.
     Host,
     /// The instructions that the guest executes, each taking the same time, and no time passes
-    /// while its single processor sleeps. So a busy host makes the guest neither slower, as programs
-    /// in it measure, nor late.
+    /// while its single processor sleeps. So a busy host makes the guest neither slower, as
+    /// programs in it measure, nor late.
     Instructions,
 }
 

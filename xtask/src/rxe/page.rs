@@ -36,12 +36,12 @@ Differences from rxe that are no cells of the matrix:
 - A request for a notification (`ibv_req_notify_cq`) is satisfied at once by a completion in the queue
   that no event announced, as with NICs, whose request has the consumer index. UCX relies on it. rxe
   notifies of completions that are added later only.
-- Under `urxe run` the command `rdma` shows urxe's devices before the kernel's. `ifindex` is the index
-  of the network interface, so it may be that of a kernel device too. A netlink socket of the program's
-  own (`NETLINK_RDMA`) shows the kernel's devices only.
-- `ibv_get_device_index` returns -1, which means that the kernel has no index for the device. UCX 1.20
-  and later would ask the kernel about the device with that index, and write errors where the kernel
-  has no RDMA.
+- Under `urxe run` the command `rdma` shows urxe's devices before the kernel's. `ifindex` is the
+  index of the network interface, so it may be that of a kernel device too. A netlink socket of the
+  program's own (`NETLINK_RDMA`) shows the kernel's devices only.
+- `ibv_get_device_index` returns -1, which means that the kernel has no index for the device. UCX
+  1.20 and later would ask the kernel about the device with that index, and write errors where the
+  kernel has no RDMA.
 - A transition to RTR and an address handle need a route of the kernel to the peer, as in the kernel
   (ENETUNREACH, EHOSTUNREACH). The kernel also looks the neighbour up, and returns ETIMEDOUT after about
   a second if it does not answer. urxe does not: `timeout` and `retry_cnt` detect an absent neighbour.
