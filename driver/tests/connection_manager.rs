@@ -1,11 +1,14 @@
 //! Connections between identifiers of this process, through the connection manager's API.
 
-use rustix::event::{PollFd, PollFlags, poll};
+mod common;
 #[path = "../../tests/common/own_network.rs"]
 mod own_network;
 
+use common::End;
+use rustix::event::{PollFd, PollFlags, poll};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use urxe_driver::cm::channel::{ConnectionDetails, DatagramDetails, Details};
 use urxe_driver::cm::id::{Service, Transport};
@@ -159,6 +162,49 @@ fn a_connection_is_established_used_and_disconnected() {
     peer.disconnect().unwrap();
     assert_eq!(expect(&ours, EventKind::Disconnected).status, 0);
     for id in [server, client, peer] {
+        id.close();
+    }
+}
+
+/// Makes a queue pair ready as the connection of `id` determines.
+fn make_ready(id: &Id, end: &End, states: &[QpState]) {
+    for state in states {
+        let (attr, mask) = id.qp_attributes(*state).unwrap();
+        end.qp.modify(&attr, mask).unwrap();
+    }
+}
+
+/// The retransmission timeout of a queue pair.
+fn timeout(end: &End) -> Duration {
+    let report = urxe_driver::stat::report();
+    let mut all = report.queue_pairs.iter();
+    let of = all.find(|qp| qp.qpn == end.qp.qpn().get()).unwrap();
+    assert_eq!(of.round_trip, None, "nothing was sent");
+    Duration::from_nanos(of.retransmission_timeout.unwrap())
+}
+
+#[test]
+fn exchange_of_messages_seeds_the_retransmission_timeout_of_both_ends() {
+    use QpState::{Init, Rtr, Rts};
+    let (passive, active) = (End::new(None, 16), End::new(None, 16));
+    let (theirs, ours) = (channel(), channel());
+    let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    let own = conn_param("", active.qp.qpn().get());
+    client.connect(&own).unwrap();
+    let request = expect(&theirs, EventKind::ConnectRequest);
+    make_ready(&request.id, &passive, &[Init, Rtr, Rts]);
+    let own = conn_param("", passive.qp.qpn().get());
+    request.id.accept(&own).unwrap();
+    expect(&ours, EventKind::ConnectResponse);
+    make_ready(&client, &active, &[Init, Rtr, Rts]);
+    client.ready().unwrap();
+    expect(&theirs, EventKind::Established);
+    // The timeout without a round trip (RFC 6298, 2.1).
+    let unknown = Duration::from_secs(1);
+    assert!(timeout(&active) < unknown);
+    assert!(timeout(&passive) < unknown);
+    for id in [server, client, Arc::clone(&request.id)] {
         id.close();
     }
 }

@@ -42,7 +42,7 @@ const MAX_EXTENDED_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// could be declared dead sooner.
 const ACK_TIMEOUT_FLOOR: Duration = Duration::from_millis(10);
 
-/// The retransmission timeout without a round-trip estimate (RFC 6298, 2.1).
+/// The retransmission timeout without a round-trip estimate (RFC 6298, 2.1), and the largest seed.
 ///
 /// A shorter timeout would retransmit the first packets on a long path, and none of them would be
 /// a valid sample.
@@ -88,7 +88,7 @@ struct RoundTrip {
     smoothed: Option<u64>,
     shortest: Option<u64>,
     variation: u64,
-    /// The timeout that the round trips require, once one was measured.
+    /// The timeout that the round trips require, once one was measured, or a seed.
     timeout: Option<u64>,
     /// The packets whose round trip is being measured, in order, and when they were sent.
     timed: VecDeque<(Psn, Time)>,
@@ -184,6 +184,14 @@ impl LossRecovery {
         self.retries_left = retry_cnt;
         self.rnr_retry = rnr_retry;
         self.rnr_retries_left = rnr_retry;
+    }
+
+    /// Sets the retransmission timeout until the first round-trip sample, at most
+    /// [`INITIAL_TIMEOUT`]. The timer continues if it runs.
+    pub(super) fn seed_timeout(&mut self, timeout: Duration) {
+        if self.round_trip.smoothed.is_none() {
+            self.round_trip.timeout = Some(nanos(timeout.min(INITIAL_TIMEOUT)));
+        }
     }
 
     /// Starts the timers, unless they run, when a packet is sent.
@@ -335,6 +343,12 @@ impl LossRecovery {
     /// The smoothed round-trip time, once one was measured.
     pub(super) fn smoothed_round_trip(&self) -> Option<Duration> {
         self.round_trip.smoothed.map(Duration::from_nanos)
+    }
+
+    /// The retransmission timeout without back-off.
+    pub(super) fn timeout(&self) -> Duration {
+        let timeout = self.round_trip.timeout.map(Duration::from_nanos);
+        timeout.unwrap_or(INITIAL_TIMEOUT)
     }
 
     /// The shortest and the smoothed round-trip time in nanoseconds, once one was measured.
@@ -606,6 +620,26 @@ mod tests {
                 assert_eq!(send_and_acknowledge(&mut recovery, &mut now, took), 0);
             }
         }
+    }
+
+    #[test]
+    fn seed_applies_until_the_first_sample() {
+        let mut recovery = LossRecovery::new(0, 7, 0);
+        recovery.seed_timeout(Duration::from_secs(9));
+        assert_eq!(recovery.timeout(), INITIAL_TIMEOUT);
+        recovery.seed_timeout(Duration::from_millis(150));
+        recovery.sent(at(0));
+        assert_eq!(recovery.deadline(), at(150));
+        assert_eq!(recovery.round_trips(), None);
+        recovery.stop();
+        let mut now = at(1_000);
+        let took = Duration::from_millis(100);
+        assert_eq!(send_and_acknowledge(&mut recovery, &mut now, took), 0);
+        assert_eq!(recovery.timeout(), took * 2 + took / 2 * 4);
+        recovery.seed_timeout(Duration::from_millis(150));
+        assert_eq!(recovery.timeout(), took * 4);
+        recovery.path_changed();
+        assert_eq!(recovery.timeout(), INITIAL_TIMEOUT);
     }
 
     #[test]

@@ -165,6 +165,13 @@ impl RcQp {
         Ok(())
     }
 
+    /// Sets the retransmission timeout until the first round trip of the path is measured. Without
+    /// it that is 1 s, which a longer `timeout` does not exceed. The local ACK timeout still limits
+    /// it. Call it in RTS; the transition to RTR and another path end it.
+    pub fn seed_timeout(&mut self, timeout: Duration) {
+        self.requester.seed_timeout(timeout);
+    }
+
     /// Posts a send work request. In the error state it is flushed at once (10.3.1.7).
     pub fn post_send<H: Host>(
         &mut self,
@@ -437,6 +444,11 @@ impl RcQp {
     /// The smoothed round-trip time (RFC 6298); `None` before the first sample.
     pub fn smoothed_round_trip(&self) -> Option<Duration> {
         self.requester.recovery().smoothed_round_trip()
+    }
+
+    /// The timeout that the measured round trips require, before a back-off.
+    pub fn retransmission_timeout(&self) -> Duration {
+        self.requester.recovery().timeout()
     }
 
     /// Schedules the final ACK flush of a queue pair that is about to be destroyed.

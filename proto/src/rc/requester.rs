@@ -47,6 +47,7 @@ use send_cursor::SendCursor;
 use send_quantum::SendQuantum;
 use short_probe::{ShortProbe, send_duplicate};
 use single_read::SingleRead;
+use std::time::Duration;
 
 /// The result of a step of the requester or the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -485,6 +486,11 @@ impl Requester {
             self.sent_end = next.psn;
         }
         self.recovery.sent(now);
+    }
+
+    /// See [`super::RcQp::seed_timeout`].
+    pub(super) fn seed_timeout(&mut self, timeout: Duration) {
+        self.recovery.seed_timeout(timeout);
     }
 
     /// Handles a CNP: packets of this connection met congestion.

@@ -87,6 +87,17 @@ impl Qp {
         let way_to_peer = peer_path(AttrMask::AV, &attr.av)?;
         let alternate = peer_path(AttrMask::ALT_PATH, &attr.alt_av)?;
         let (changed, unsent) = self.change(attr, mask, burst, (way_to_peer, alternate));
+        // The connection manager has measured the path if it made the connection.
+        let begins = mask.contains(AttrMask::STATE) && attr.state == QpState::Rts;
+        if begins
+            && changed.is_ok()
+            && matches!(self.service, QpType::Rc | QpType::XrcIni)
+            && let Some(timeout) = engine
+                .gsi()?
+                .retransmission_timeout(self.attributes().av.dgid)
+        {
+            self.seed_timeout(timeout);
+        }
         if let Some(unsent) = unsent {
             unsent.send();
         }

@@ -44,6 +44,7 @@ use urxe_proto::cm::{
     Accept, Address, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt,
     ListenerId, Manager, MraWhen, Resolve, SidrAnswer, State,
 };
+use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
 use urxe_proto::wire::Packet;
 
@@ -404,13 +405,26 @@ impl Gsi {
         self.liveness.check_exits();
     }
 
-    /// Starts to monitor the peer of an established connection.
+    /// Returns the retransmission timeout that round trips to a peer require, once messages have
+    /// measured one.
+    pub(crate) fn retransmission_timeout(&self, peer: Gid) -> Option<Duration> {
+        lock(&self.inner).manager.retransmission_timeout(peer)
+    }
+
+    /// Starts to monitor the peer of an established connection. Its exchange of messages has
+    /// measured a round trip, which applies to a queue pair that is in RTS already: that of the
+    /// passive end, before the first RTU of its peer.
     fn established(&self, id: CommId) {
         let inner = lock(&self.inner);
         let remote_id = inner.manager.remote_id(id);
         let parameters = inner.manager.parameters(id).copied();
         drop(inner);
         if let Some((remote_id, parameters)) = remote_id.zip(parameters) {
+            if let Some(timeout) = self.retransmission_timeout(parameters.remote_gid)
+                && let Some(qp) = parameters.local_qpn.and_then(|qpn| self.qps.find(qpn))
+            {
+                qp.seed_timeout(timeout);
+            }
             self.liveness.add(id, remote_id, &parameters);
             self.waker.deadline_moved(self.liveness.next_check());
         }

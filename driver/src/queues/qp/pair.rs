@@ -27,6 +27,7 @@ use crate::scheduling::destinations::DestinationLimiter;
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use urxe_net::{FaultSpec, now, thread};
 use urxe_proto::ids::{Gid, Qpn};
 use urxe_proto::qp::{Counters, QpAttr, QpState, QpType};
@@ -194,6 +195,11 @@ impl Qp {
     /// Locks the state.
     pub(crate) fn lock(&self) -> Ordered<MutexGuard<'_, Inner>> {
         Ordered::take(Rank::QueuePair, || lock(&self.inner))
+    }
+
+    /// Sets the retransmission timeout until the first round trip of the path is measured.
+    pub(crate) fn seed_timeout(&self, timeout: Duration) {
+        self.lock().transport.seed_timeout(timeout);
     }
 
     /// The completion queues that the queue pair itself names, each once.

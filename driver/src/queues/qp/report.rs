@@ -4,6 +4,7 @@ use super::Qp;
 use super::transport::Transport;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::time::Duration;
 use urxe_proto::qp::QpType;
 
 /// A queue pair of a process. Counters start at zero with the queue pair.
@@ -40,6 +41,9 @@ pub struct QueuePairReport {
     pub in_flight: u32,
     /// The smoothed round-trip time in nanoseconds, once it is known.
     pub round_trip: Option<u64>,
+    /// The retransmission timeout in nanoseconds, before a back-off; `None` for services without
+    /// one.
+    pub retransmission_timeout: Option<u64>,
 }
 
 impl Qp {
@@ -49,13 +53,9 @@ impl Qp {
         let attributes = inner.transport.attributes();
         let counters = inner.transport.counters();
         let is_connected = inner.route.is_some();
-        let (window, round_trip) = match &inner.transport {
-            Transport::Rc(qp) if is_connected => {
-                let round_trip = qp.smoothed_round_trip();
-                let nanos = round_trip.and_then(|time| u64::try_from(time.as_nanos()).ok());
-                (Some(qp.congestion_window()), nanos)
-            }
-            _ => (None, None),
+        let connection = match &inner.transport {
+            Transport::Rc(qp) if is_connected => Some(qp),
+            _ => None,
         };
         let traffic = inner.traffic.amounts();
         QueuePairReport {
@@ -71,11 +71,16 @@ impl Qp {
             retransmitted: counters.retransmitted,
             timeouts: counters.timeouts,
             rnr_naks: counters.rnr_naks_received,
-            window,
+            window: connection.map(|qp| qp.congestion_window()),
             in_flight: inner.transport.status().bytes_in_flight,
-            round_trip,
+            round_trip: connection.and_then(|qp| qp.smoothed_round_trip().map(nanos)),
+            retransmission_timeout: connection.map(|qp| nanos(qp.retransmission_timeout())),
         }
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn service_name(service: QpType) -> &'static str {

@@ -3,6 +3,7 @@
 use super::init::{QpCap, QpInit};
 use super::resources::QpResources;
 use std::sync::Arc;
+use std::time::Duration;
 use urxe_net::Datagram;
 use urxe_proto::host::{Host, Transmit};
 use urxe_proto::ids::{Gid, Qpn, Source};
@@ -151,6 +152,13 @@ impl Transport {
         host: &mut impl Host,
     ) -> Result<(), TransitionError> {
         each!(self, qp => qp.modify(attr, mask, now, host))
+    }
+
+    /// See [`RcQp::seed_timeout`]; the other services retransmit nothing.
+    pub(crate) fn seed_timeout(&mut self, timeout: Duration) {
+        if let Self::Rc(qp) = self {
+            qp.seed_timeout(timeout);
+        }
     }
 
     pub(crate) fn post_send(

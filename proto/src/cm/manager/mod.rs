@@ -20,6 +20,7 @@ use super::{CommId, Event, Ids};
 use crate::ids::{Gid, Qpn};
 use crate::time::Time;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 /// The most attempts to find a free identifier.
 const MAX_ID_ATTEMPTS: usize = 64;
@@ -123,6 +124,12 @@ impl<I: Ids> Manager<I> {
     /// The parameters of a connection's queue pair.
     pub fn parameters(&self, id: CommId) -> Option<&ConnectionParameters> {
         self.connections.get(&id).map(Connection::parameters)
+    }
+
+    /// Returns the retransmission timeout that the measured round trips to a peer require (RFC
+    /// 6298); `None` before the first measurement.
+    pub fn retransmission_timeout(&self, peer: Gid) -> Option<Duration> {
+        self.round_trips.of(peer).map(|trip| trip.timeout())
     }
 
     /// Listens for requests for `service` at the addresses `at`.
