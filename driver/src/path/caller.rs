@@ -102,7 +102,7 @@ impl Engine {
     fn sleep_in_poll(&self) {
         match self.network.get() {
             Some(network) if !self.loss.is_lost() => {
-                let sockets = network.watch.sockets();
+                let sockets = network.ports.packets();
                 let timeout = Timespec::try_from(POLL_SLEEP).expect("shorter than a second");
                 // The call fails after a signal, or if the program has closed a descriptor, which
                 // the next drive reports.
@@ -198,7 +198,7 @@ impl Waiter<'_> {
 
     /// Returns a descriptor that is readable when a packet has arrived.
     pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
-        self.network.watch.sockets()
+        self.network.ports.packets()
     }
 }
 

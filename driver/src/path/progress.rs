@@ -156,7 +156,7 @@ impl ProgressThread {
         let handoff = engine.waker.handoff();
         let timeout = timeout_until(handoff.fall_asleep(deadline, next));
         let has_slept = timeout.is_none_or(|time| (time.tv_sec, time.tv_nsec) != (0, 0));
-        let (control, sockets) = (network.watch.control(), network.watch.sockets());
+        let (control, sockets) = (network.watch.control(), network.ports.packets());
         let mut fds = [
             PollFd::new(&control, PollFlags::IN),
             PollFd::new(&network.deferred, PollFlags::IN),

@@ -10,6 +10,7 @@ use crate::scheduling::limits::{CONTENDED_POLLS, CONTENTION_PERIOD, POLLS_BEFORE
 use crate::sync::{Mutex, MutexGuard, lock};
 use crossbeam_utils::CachePadded;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -251,6 +252,20 @@ impl Ports {
         &self.list
     }
 
+    /// Returns a descriptor that is readable when a packet has arrived, for a thread that is about
+    /// to sleep.
+    ///
+    /// While there is only one receive socket, it is that socket: the kernel then wakes the thread
+    /// synchronously (`wake_up_sync`), so that the thread can run on the sender's processor as soon
+    /// as the sender sleeps. An epoll instance that another call polls has no synchronous wake-up.
+    pub(crate) fn packets(&self) -> BorrowedFd<'_> {
+        let mut ports = self.list.iter();
+        match (ports.next(), ports.next()) {
+            (Some(port), None) if port.others().is_none() => port.endpoint.fd(),
+            _ => self.watch.sockets(),
+        }
+    }
+
     fn find(&self, address: LocalAddress) -> Option<Arc<LocalPort>> {
         let mut all = self.list.iter();
         let found = all.find(|port| port.endpoint.address() == address);
@@ -298,6 +313,9 @@ impl Ports {
             .watch(port.endpoint.fd(), port.endpoint.service_fd())
             .map_err(watching)?;
         self.list.push(Arc::clone(&port));
+        // The progress thread may sleep on the socket of another address alone. Threads that wait
+        // for an event may do so as well; until they wake, the progress thread receives.
+        self.waker.wake();
         Ok(port)
     }
 

@@ -53,7 +53,7 @@ impl WatchSet {
         self.control.as_fd()
     }
 
-    /// Returns a descriptor that is readable when a packet has arrived.
+    /// Returns a descriptor that is readable when a packet has arrived at any address.
     pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()
     }

@@ -3,7 +3,8 @@
 use super::affinity::{AFFINITIES, Affinity};
 use super::contention::Contention;
 use super::limits::{
-    EMPTY_POLLS_BEFORE_YIELD, MAX_MISSES, SHARED_PROCESSOR_YIELD, WRITE_POLLS, WRITE_TIMEOUT,
+    EMPTY_POLLS_BEFORE_YIELD, LONG_YIELD_THRESHOLD, MAX_MISSES, SHARED_PROCESSOR_YIELD,
+    WRITE_POLLS, WRITE_TIMEOUT,
 };
 use crate::sync::{Mutex, lock};
 use crossbeam_utils::CachePadded;
@@ -345,8 +346,11 @@ impl EmptyPolls {
         let sleeps = self.sleeps.load(Ordering::Relaxed);
         pause(if sleeps { Pause::Sleep } else { Pause::Yield });
         let now = urxe_net::now();
-        // Compared as times, since a duration has to be divided into seconds.
-        if idle_at_packet != 0 || now >= begun + SHARED_PROCESSOR_YIELD {
+        // Compared as times, since a duration has to be divided into seconds. While each yield is
+        // short, or each gives the processor away for a short time, nothing changes.
+        let gave_away = now >= begun + SHARED_PROCESSOR_YIELD;
+        let is_long = now >= begun + LONG_YIELD_THRESHOLD;
+        if sleeps || is_long || gave_away != (idle_at_packet != 0) {
             self.paused(now, now.since(begun), sleeps);
         }
         now
