@@ -1,10 +1,13 @@
-//! `urxe-model MTU BYTES PORT [SERVER]`: the data path of urxe without the protocol.
+//! `urxe-model MTU BYTES MEMORY PORT [SERVER]`: the data path of urxe without the protocol.
 //!
 //! The client stages payload with its CRC in batches, which the kernel segments (GSO) and coalesces
 //! (GRO). The server checks each CRC, copies the payload out, and acknowledges each batch with a
 //! short packet. There are no queue pairs, keys, completions or retransmissions. The difference
 //! between urxe and this model is the cost of the protocol. The client prints a line with
 //! perftest's columns.
+//!
+//! Both ends use MEMORY bytes for the payload, a multiple of MTU, from the beginning to the end and
+//! again: as much as the messages of the compared program, since memory beyond the caches is slow.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -40,15 +43,44 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (mtu, bytes, port, server) = match &arguments[..] {
-        [mtu, bytes, port] => (mtu, bytes, port, None),
-        [mtu, bytes, port, server] => (mtu, bytes, port, Some(server)),
-        _ => return Err("usage: urxe-model MTU BYTES PORT [SERVER]".into()),
+    let ([mtu, bytes, memory, port], server) = match &arguments[..] {
+        [mtu, bytes, memory, port] => ([mtu, bytes, memory, port], None),
+        [mtu, bytes, memory, port, server] => ([mtu, bytes, memory, port], Some(server)),
+        _ => return Err("usage: urxe-model MTU BYTES MEMORY PORT [SERVER]".into()),
     };
     let (mtu, bytes, port) = (mtu.parse()?, bytes.parse()?, port.parse()?);
+    let memory = Memory::new(memory.parse()?, mtu)?;
     match server {
-        None => serve(mtu, bytes, port),
-        Some(server) => send(mtu, bytes, (server.parse()?, port)),
+        None => serve(memory, bytes, port),
+        Some(server) => send(memory, bytes, (server.parse()?, port)),
+    }
+}
+
+/// The memory for the payload, as places of the size of a packet.
+struct Memory {
+    bytes: Vec<u8>,
+    mtu: usize,
+    next: usize,
+}
+
+impl Memory {
+    fn new(size: usize, mtu: usize) -> Result<Self> {
+        if size == 0 || !size.is_multiple_of(mtu) {
+            return Err("MEMORY is no multiple of MTU".into());
+        }
+        Ok(Memory {
+            // Not zero, so that each page is one of its own.
+            bytes: vec![7; size],
+            mtu,
+            next: 0,
+        })
+    }
+
+    /// Returns the place of the next packet. The first one follows the last.
+    fn next(&mut self) -> &mut [u8] {
+        let place = self.next;
+        self.next = (place + self.mtu) % self.bytes.len();
+        &mut self.bytes[place..place + self.mtu]
     }
 }
 
@@ -102,12 +134,11 @@ impl End {
         self.batch.begin(&self.path);
     }
 
-    /// Receives packets, copies their payload to `into`, and returns their number.
-    fn receive(&mut self, into: &mut [u8]) -> Result<u64> {
+    /// Receives packets, passes their payload to `take`, and returns their number.
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> Result<u64> {
         let mut packets = 0;
         let mut take = |datagram: &Datagram<'_>| {
-            let payload = &datagram.packet()[Bth::LEN..];
-            into[..payload.len()].copy_from_slice(payload);
+            take(&datagram.packet()[Bth::LEN..]);
             packets += 1;
         };
         let batch = &mut self.received;
@@ -120,15 +151,15 @@ impl End {
     }
 }
 
-fn serve(mtu: usize, bytes: u64, port: u16) -> Result<()> {
+fn serve(mut memory: Memory, bytes: u64, port: u16) -> Result<()> {
     let (mut tcp, _) = TcpListener::bind(("0.0.0.0", port))?.accept()?;
     let mut end = End::new(&mut tcp)?;
-    let mut memory = vec![0; mtu];
+    let mtu = memory.mtu;
     let (in_batch, packets) = (BATCH / mtu as u64, bytes / mtu as u64);
     let (mut received, mut acknowledged) = (0, 0);
     let mut last = Instant::now();
     while received < packets && last.elapsed() < LOSS_TIMEOUT {
-        let new = end.receive(&mut memory)?;
+        let new = end.receive(|payload| memory.next()[..payload.len()].copy_from_slice(payload))?;
         if new == 0 {
             std::thread::yield_now();
             continue;
@@ -141,21 +172,21 @@ fn serve(mtu: usize, bytes: u64, port: u16) -> Result<()> {
         }
         end.flush();
     }
-    std::hint::black_box(&memory);
+    std::hint::black_box(&memory.bytes);
     tcp.write_all(&received.to_be_bytes())?;
     Ok(())
 }
 
-fn send(mtu: usize, bytes: u64, server: (IpAddr, u16)) -> Result<()> {
+fn send(mut memory: Memory, bytes: u64, server: (IpAddr, u16)) -> Result<()> {
     let mut tcp = TcpStream::connect(server)?;
     let mut end = End::new(&mut tcp)?;
-    let memory = vec![7; mtu];
+    let mtu = memory.mtu;
     let (in_batch, packets) = (BATCH / mtu as u64, bytes / mtu as u64);
     let batches = packets / in_batch;
     let (mut sent, mut acknowledged) = (0, 0);
     let beginning = Instant::now();
     while beginning.elapsed() < WARM_UP {
-        end.receive(&mut [])?;
+        end.receive(|_| {})?;
         std::thread::yield_now();
     }
     let start = Instant::now();
@@ -163,12 +194,12 @@ fn send(mtu: usize, bytes: u64, server: (IpAddr, u16)) -> Result<()> {
     while acknowledged < batches {
         while sent < batches && sent < acknowledged + WINDOW {
             for _ in 0..in_batch {
-                end.stage(&memory)?;
+                end.stage(memory.next())?;
             }
             end.flush();
             sent += 1;
         }
-        let new = end.receive(&mut [])?;
+        let new = end.receive(|_| {})?;
         if new > 0 {
             last = Instant::now();
             acknowledged += new;

@@ -525,6 +525,15 @@ impl Transmit for SendBatch {
         }
         self.read_clock()
     }
+
+    #[inline]
+    fn next_batch(&self, len: usize) -> u32 {
+        let total = len + icrc::LEN;
+        match self.joins_last_group(total) {
+            true => 0,
+            false => self.max_segments.min(MAX_GROUP_BYTES / total) as u32,
+        }
+    }
 }
 
 impl Drop for SendBatch {

@@ -224,4 +224,12 @@ pub trait Transmit {
 
     /// The current time, as precisely as the sink knows it, for round-trip measurements.
     fn now(&self) -> Time;
+
+    /// The most packets of `len` bytes that the sink would pass on as one batch (GSO), if the next
+    /// packet had that length and began a batch. 0 if it would join a batch, or the sink has none.
+    #[inline]
+    fn next_batch(&self, len: usize) -> u32 {
+        let _ = len;
+        0
+    }
 }

@@ -343,6 +343,11 @@ impl SendQueue {
         self.responses
     }
 
+    /// The PSN after those of the last work request.
+    pub fn end_psn(&self) -> Psn {
+        self.post_psn
+    }
+
     /// Whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -370,6 +370,8 @@ pub(crate) struct Sink {
     now: Time,
     room: usize,
     staged: Vec<u8>,
+    /// The packets in a batch; 0 for no batches.
+    batch: u32,
     pub(crate) packets: Vec<Sent>,
 }
 
@@ -380,8 +382,14 @@ impl Sink {
             now,
             room,
             staged: Vec::new(),
+            batch: 0,
             packets: Vec::new(),
         }
+    }
+
+    /// Makes the sink pass packets on in batches of `batch`.
+    pub(crate) fn in_batches(self, batch: u32) -> Self {
+        Sink { batch, ..self }
     }
 }
 
@@ -413,5 +421,12 @@ impl Transmit for Sink {
 
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn next_batch(&self, _len: usize) -> u32 {
+        match self.packets.len().checked_rem(self.batch as usize) {
+            Some(0) => self.batch,
+            _ => 0,
+        }
     }
 }

@@ -265,6 +265,39 @@ fn full_batch_refuses_packets_until_it_is_flushed() {
 }
 
 #[test]
+fn next_batch_is_as_long_as_the_kernel_segments_at_once() {
+    let address = own_address();
+    let options = |gso| Options {
+        gso,
+        ..Options::default()
+    };
+    let next = |gso, staged: &[usize], len| {
+        let node = Node::new(address, options(gso));
+        let path = (node.endpoint).path(address.ip(), PathOptions::default());
+        let mut batch = SendBatch::default();
+        batch.begin(&path.unwrap());
+        for len in staged {
+            write_packet(batch.stage(*len).unwrap(), node.qpn(), 0);
+            batch.commit();
+        }
+        let next = batch.next_batch(len);
+        batch.discard();
+        next
+    };
+    // 64 KiB of packets with 4096 bytes of payload, and at most 64.
+    assert_eq!(next(true, &[], 12 + 4096), 15);
+    assert_eq!(next(true, &[], 12 + 256), 64);
+    assert_eq!(next(true, &[12 + 4096], 12 + 4096), 0, "it joins");
+    assert_eq!(next(true, &[12 + 256], 12 + 4096), 15, "it is longer");
+    assert_eq!(
+        next(true, &[12 + 256, 16], 12 + 256),
+        64,
+        "behind a shorter one"
+    );
+    assert_eq!(next(false, &[12 + 256], 12 + 256), 1);
+}
+
+#[test]
 fn peer_of_the_other_family_is_refused() {
     let node = Node::new(own_address(), Options::default());
     let peer = "2001:db8::1".parse().unwrap();

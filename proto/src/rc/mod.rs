@@ -422,6 +422,12 @@ impl RcQp {
         self.requester.renew_quantum(packets);
     }
 
+    /// Reports that no send quantum is to be had now. Returns whether another poll may send packets
+    /// with the rest of the present one: those that would have filled a batch with a new one.
+    pub fn refuse_send_quantum(&mut self) -> bool {
+        self.requester.refuse_quantum()
+    }
+
     /// Whether the last poll withheld a packet for lack of a send quantum.
     pub fn needs_send_quantum(&self) -> bool {
         self.requester.needs_quantum()

@@ -75,6 +75,10 @@ enum Step {
 /// In windows above the base window it is that number in each part of the base window's size.
 const ACKS_PER_WINDOW: u32 = 4;
 
+/// The most packets in a batch of the sink: the kernel's limit of segments (`UDP_MAX_SEGMENTS`), as
+/// older kernels have it.
+const MAX_BATCH: u32 = 64;
+
 /// The most packets to which the window is inflated. With the largest MTU the out-of-order queue of
 /// a responder has room for as many.
 const MAX_INFLATED_WINDOW: u32 = 4096;
@@ -290,6 +294,11 @@ impl Requester {
         self.quantum.renew(psns);
     }
 
+    /// See [`RcQp::refuse_send_quantum`](super::RcQp::refuse_send_quantum).
+    pub(super) fn refuse_quantum(&mut self) -> bool {
+        self.quantum.refuse()
+    }
+
     /// See [`RcQp::needs_send_quantum`](super::RcQp::needs_send_quantum).
     pub(super) fn needs_quantum(&self) -> bool {
         self.quantum.is_needed() && self.quantum.is_required()
@@ -393,6 +402,10 @@ impl Requester {
             self.quantum.set_needed(self.window_room(cursor) > 0);
             return Step::Wait;
         }
+        if room < MAX_BATCH && self.awaits_batch(cx.attr.path_mtu, cursor, wqe, room, out) {
+            self.quantum.set_needed(self.window_room(cursor) > room);
+            return Step::Wait;
+        }
         let position = Position::new(cursor.packet == 0, cursor.packet + 1 == wqe.packets);
         // Without credit, one packet may be sent to solicit credits; the requester then waits.
         let needs_receive = !matches!(wqe.op, SendOp::WriteImm { .. }) || position.ends();
@@ -436,6 +449,42 @@ impl Requester {
         }
         self.sent(cx, cursor, next, ack_req, out.now());
         Step::Sent(next)
+    }
+
+    /// Whether the packet at the cursor, which would begin a batch of the sink, waits until there is
+    /// room for the whole batch.
+    ///
+    /// Each batch costs the sink as much as several packets, and an acknowledgement rarely makes
+    /// room for whole batches only. If the window is the limit, packets with AckReq are in flight,
+    /// whose acknowledgement makes room. If the quantum is, it is renewed early; a refusal ends the
+    /// wait.
+    fn awaits_batch<T: Transmit>(
+        &self,
+        mtu: Mtu,
+        cursor: SendCursor,
+        wqe: &SendWqe,
+        room: u32,
+        out: &T,
+    ) -> bool {
+        let is_full = wqe.payload_of(cursor.packet, mtu) == mtu.bytes();
+        if !is_full || self.queue.end_psn().diff(cursor.psn) <= room as i32 {
+            return false;
+        }
+        let batch = out.next_batch(Bth::LEN + mtu.bytes());
+        // The first packet of a WRITE is longer, and begins a batch in any case.
+        let (begins, packets) = match wqe.op {
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => {
+                (cursor.packet == 0, batch.min(wqe.packets - cursor.packet))
+            }
+            _ => (false, batch),
+        };
+        !begins
+            && room < packets
+            && (room == self.window_room(cursor) || !self.quantum.is_refused())
+            && batch * ACKS_PER_WINDOW <= self.window.packets()
+            && !self.pacing.is_active()
+            && !self.has_gone_back()
+            && self.fast_retransmit.current().is_none()
     }
 
     /// Whether the last packet of an unsignaled work request should carry AckReq, because no packet

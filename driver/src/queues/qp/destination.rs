@@ -50,22 +50,24 @@ impl<T> DestinationShare<T> {
     pub(super) fn granted(&mut self, transport: &mut Transport) {
         self.waits = false;
         transport.renew_send_quantum(SEND_QUANTUM);
+        // Others wait as well, so the next one will probably not be had at once either.
+        transport.refuse_send_quantum();
     }
 
-    /// Requests a quantum for a connection that has used its last. Returns true if it is granted at
-    /// once. Otherwise `connection` joins the FIFO.
+    /// Requests a quantum for a connection that needs another one. Returns whether there is more to
+    /// send now: with the quantum, if it is granted at once, or with the rest of the last one.
+    /// Without a grant `connection` joins the FIFO.
     pub(super) fn request(&mut self, connection: &Arc<T>, transport: &mut Transport) -> bool {
         self.count(transport.status().bytes_in_flight);
-        if self.waits {
-            return false;
+        if !self.waits {
+            if self.limiter.is_free() {
+                transport.renew_send_quantum(SEND_QUANTUM);
+                return true;
+            }
+            self.waits = true;
+            self.limiter.wait(Arc::clone(connection));
         }
-        if self.limiter.is_free() {
-            transport.renew_send_quantum(SEND_QUANTUM);
-            return true;
-        }
-        self.waits = true;
-        self.limiter.wait(Arc::clone(connection));
-        false
+        transport.refuse_send_quantum()
     }
 }
 

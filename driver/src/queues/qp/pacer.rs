@@ -95,6 +95,10 @@ impl Transmit for Limited<'_> {
     fn now(&self) -> Time {
         self.batch.now()
     }
+
+    fn next_batch(&self, len: usize) -> u32 {
+        self.batch.next_batch(len)
+    }
 }
 
 #[cfg(test)]

@@ -241,6 +241,14 @@ impl Transport {
         }
     }
 
+    /// See [`RcQp::refuse_send_quantum`].
+    pub(crate) fn refuse_send_quantum(&mut self) -> bool {
+        match self {
+            Self::Rc(qp) => qp.refuse_send_quantum(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+        }
+    }
+
     /// See [`RcQp::needs_send_quantum`].
     pub(crate) fn needs_send_quantum(&self) -> bool {
         matches!(self, Self::Rc(qp) if qp.needs_send_quantum())

@@ -12,6 +12,8 @@ pub(super) struct SendQuantum {
     is_required: bool,
     /// Whether a packet was withheld for lack of a quantum.
     is_needed: bool,
+    /// Whether the driver has refused another quantum.
+    is_refused: bool,
 }
 
 impl Default for SendQuantum {
@@ -20,6 +22,7 @@ impl Default for SendQuantum {
             left: u32::MAX,
             is_required: false,
             is_needed: false,
+            is_refused: false,
         }
     }
 }
@@ -30,7 +33,7 @@ impl SendQuantum {
         *self = SendQuantum {
             left: if required { 0 } else { u32::MAX },
             is_required: required,
-            is_needed: false,
+            ..SendQuantum::default()
         };
     }
 
@@ -44,7 +47,19 @@ impl SendQuantum {
         if self.is_required {
             self.left = psns.max(self.left);
             self.is_needed = false;
+            self.is_refused = false;
         }
+    }
+
+    /// Records that the driver gives no quantum now. Returns whether a part of the present one is
+    /// left, for the first refusal.
+    pub(super) fn refuse(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_refused, true) && self.left > 0
+    }
+
+    /// Whether the driver has refused another quantum, and given none since.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Sets the number of PSNs that pacing permits now, `u32::MAX` where it does not limit them.

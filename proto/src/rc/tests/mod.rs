@@ -4,6 +4,7 @@
 
 mod arbitrary_packets;
 mod atomic_write_and_flush;
+mod batches;
 mod congestion;
 mod duplicates;
 mod errors;

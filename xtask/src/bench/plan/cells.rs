@@ -39,6 +39,13 @@ fn part_cells(part: Part) -> Vec<Cell> {
 
 pub(super) const OPERATIONS: [&str; 3] = ["write", "read", "send"];
 
+/// A cell of the model with `memory` bytes for the payload: as much as the messages of the cells
+/// with which it is compared.
+fn model(part: Part, name: &str, memory: u64) -> Cell {
+    let words = format!("4096 {} {memory}", 2_u64 << 30);
+    Cell::new(part, name, Unit::MibPerSecond, Tool::Model, &words)
+}
+
 fn goals() -> Vec<Cell> {
     let cell = |name: &str, tool, words: &str| {
         Cell::new(Part::Goals, name, Unit::MibPerSecond, tool, words)
@@ -50,7 +57,7 @@ fn goals() -> Vec<Cell> {
             Tool::Udp,
             &format!("stream {size} {}", count(size)),
         ),
-        cell("model", Tool::Model, &format!("4096 {}", 2_u64 << 30)),
+        model(Part::Goals, "model", size),
         cell("TCP, iperf3", Tool::Iperf, "2G"),
         cell(
             "UCX over TCP",
@@ -68,7 +75,10 @@ fn goals() -> Vec<Cell> {
 }
 
 fn bandwidth() -> Vec<Cell> {
-    let mut cells = Vec::new();
+    let mut cells = vec![
+        model(Part::Bandwidth, "model, 1 MiB", 1 << 20),
+        model(Part::Bandwidth, "model, 8 MiB", 8 << 20),
+    ];
     for operation in OPERATIONS {
         for mtu in [4096, 1024] {
             for (size, title) in [
@@ -161,7 +171,11 @@ fn large() -> Vec<Cell> {
 }
 
 fn scale() -> Vec<Cell> {
-    let mut cells = Vec::new();
+    let mut cells = vec![
+        model(Part::Scale, "model, 64 KiB", 64 << 10),
+        // 4,000 messages of 64 KiB.
+        model(Part::Scale, "model, 250 MiB", 250 << 20),
+    ];
     for qps in [1_u32, 16, 256, 4000] {
         let name = format!("{qps} queue pair{}", if qps == 1 { "" } else { "s" });
         // perftest's queues have 128 entries by default. It hangs if the iterations of a queue pair

@@ -59,6 +59,8 @@ pub fn goals() -> Vec<Goal> {
             "send 1 MiB, MTU 4096",
             1.0,
         ),
+        // The bound of the three above: larger messages do not fit the caches.
+        goal(Part::Bandwidth, "model, 8 MiB", "model, 1 MiB", 1.0),
         goal(Part::Latency, "send", "UDP ping-pong", 1.0 / 1.5),
         goal(Part::Latency, "write", "UDP ping-pong", 1.0 / 1.5),
         goal(Part::Latency, "send, 99%", "UDP ping-pong, 99%", 1.0 / 2.0),
@@ -69,6 +71,8 @@ pub fn goals() -> Vec<Goal> {
         goal(Part::Rate, "write, one by one", "UDP, a call each", 1.5),
         goal(Part::Scale, "256 queue pairs", "1 queue pair", 0.85),
         goal(Part::Scale, "4000 queue pairs", "1 queue pair", 0.85),
+        // The bound of the one above.
+        goal(Part::Scale, "model, 250 MiB", "model, 64 KiB", 0.85),
         goal(Part::Loss, "write, 1% lost", "write, none lost", 0.3),
         goal(
             Part::Buffer,
