@@ -437,6 +437,9 @@ impl Harness {
     }
 }
 
+/// The packets in a batch: fewer than the kernel accepts, so that short windows have several.
+const BATCH: usize = 4;
+
 struct Sink {
     now: Time,
     space: usize,
@@ -461,5 +464,12 @@ impl Transmit for Sink {
 
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn next_batch(&self, _len: usize) -> u32 {
+        match self.packets.len().is_multiple_of(BATCH) {
+            true => BATCH as u32,
+            false => 0,
+        }
     }
 }

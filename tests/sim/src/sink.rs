@@ -3,6 +3,9 @@
 use urxe_proto::host::Transmit;
 use urxe_proto::time::Time;
 
+/// The packets in a batch: fewer than the kernel accepts, so that short windows have several.
+const BATCH: usize = 4;
+
 /// A sink for one call of `poll_transmit`.
 #[derive(Debug)]
 pub struct Sink {
@@ -48,5 +51,12 @@ impl Transmit for Sink {
 
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn next_batch(&self, _len: usize) -> u32 {
+        match self.packets.len().is_multiple_of(BATCH) {
+            true => BATCH as u32,
+            false => 0,
+        }
     }
 }
