@@ -92,9 +92,8 @@ impl Qp {
         if begins
             && changed.is_ok()
             && matches!(self.service, QpType::Rc | QpType::XrcIni)
-            && let Some(timeout) = engine
-                .gsi()?
-                .retransmission_timeout(self.attributes().av.dgid)
+            && let Ok(gsi) = engine.gsi()
+            && let Some(timeout) = gsi.retransmission_timeout(self.attributes().av.dgid)
         {
             self.seed_timeout(timeout);
         }
