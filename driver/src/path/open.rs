@@ -171,6 +171,7 @@ impl Engine {
     pub(crate) fn add_raw(&self, qp: &Arc<Qp>, fd: BorrowedFd<'_>) -> io::Result<()> {
         if let Some(network) = self.network.get() {
             network.watch.watch_packets(fd)?;
+            self.waker.wake();
         }
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         raw.push(Arc::downgrade(qp));
@@ -205,6 +206,7 @@ impl Engine {
             tracing::debug!(%group, "joined a multicast group");
             list.push(Arc::new(joined));
             network.groups.changed(&list);
+            self.waker.wake();
         }
         self.qps.write().attach(group, qp);
         Ok(())

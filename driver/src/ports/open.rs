@@ -259,9 +259,8 @@ impl Ports {
     /// synchronously (`wake_up_sync`), so that the thread can run on the sender's processor as soon
     /// as the sender sleeps. An epoll instance that another call polls has no synchronous wake-up.
     pub(crate) fn packets(&self) -> BorrowedFd<'_> {
-        let mut ports = self.list.iter();
-        match (ports.next(), ports.next()) {
-            (Some(port), None) if port.others().is_none() => port.endpoint.fd(),
+        match self.list.iter().next() {
+            Some(port) if self.watch.watches_one() => port.endpoint.fd(),
             _ => self.watch.sockets(),
         }
     }

@@ -3,6 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Two sets of descriptors: those that wake the progress thread in every mode, and the sockets on
 /// which packets arrive.
@@ -10,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) struct WatchSet {
     control: OwnedFd,
     sockets: OwnedFd,
+    /// The number of sockets that were ever added to the second set.
+    packets: AtomicUsize,
 }
 
 impl WatchSet {
@@ -19,6 +22,7 @@ impl WatchSet {
         let set = WatchSet {
             control: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             sockets: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            packets: AtomicUsize::new(0),
         };
         add(&set.control, wake)?;
         add(&set.control, forwarded)?;
@@ -43,9 +47,16 @@ impl WatchSet {
         Ok(())
     }
 
-    /// Adds a socket on which packets arrive.
+    /// Adds a socket on which packets arrive. The caller then wakes the progress thread, which may
+    /// sleep on the only socket of before ([`WatchSet::watches_one`]).
     pub(crate) fn watch_packets(&self, packets: BorrowedFd<'_>) -> io::Result<()> {
+        self.packets.fetch_add(1, Ordering::AcqRel);
         add(&self.sockets, packets)
+    }
+
+    /// Returns whether packets arrive at one socket only.
+    pub(crate) fn watches_one(&self) -> bool {
+        self.packets.load(Ordering::Acquire) == 1
     }
 
     /// Returns a descriptor that is readable when the thread must wake in every mode.
@@ -53,7 +64,7 @@ impl WatchSet {
         self.control.as_fd()
     }
 
-    /// Returns a descriptor that is readable when a packet has arrived at any address.
+    /// Returns a descriptor that is readable when a packet has arrived at any of the sockets.
     pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()
     }
@@ -80,4 +91,24 @@ fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
         epoll::EventFlags::IN,
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn threads_sleep_on_the_set_from_the_second_socket_on() {
+        let socket = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let [wake, forwarded, first, second] = [(); 4].map(|()| socket());
+        let set = WatchSet::new(wake.as_fd(), forwarded.as_fd()).unwrap();
+        assert!(!set.watches_one());
+        set.watch_packets(first.as_fd()).unwrap();
+        assert!(set.watches_one() && !set.has_packets());
+        set.watch_packets(second.as_fd()).unwrap();
+        assert!(!set.watches_one());
+        second.send_to(b"a", second.local_addr().unwrap()).unwrap();
+        assert!(set.has_packets());
+    }
 }
