@@ -198,7 +198,8 @@ impl Waiter<'_> {
 
     /// Returns a descriptor that is readable when a packet has arrived.
     pub(crate) fn sockets(&self) -> BorrowedFd<'_> {
-        self.network.ports.packets()
+        // Not one socket: nothing wakes the thread when another one is opened.
+        self.network.watch.sockets()
     }
 }
 

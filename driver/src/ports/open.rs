@@ -252,8 +252,8 @@ impl Ports {
         &self.list
     }
 
-    /// Returns a descriptor that is readable when a packet has arrived, for a thread that is about
-    /// to sleep.
+    /// Returns a descriptor that is readable when a packet has arrived, for a thread that sleeps for
+    /// a short time, or that [`Waker::wake`] wakes when another socket is opened.
     ///
     /// While there is only one receive socket, it is that socket: the kernel then wakes the thread
     /// synchronously (`wake_up_sync`), so that the thread can run on the sender's processor as soon
@@ -312,8 +312,7 @@ impl Ports {
             .watch(port.endpoint.fd(), port.endpoint.service_fd())
             .map_err(watching)?;
         self.list.push(Arc::clone(&port));
-        // The progress thread may sleep on the socket of another address alone. Threads that wait
-        // for an event may do so as well; until they wake, the progress thread receives.
+        // The progress thread may sleep on the socket of another address alone.
         self.waker.wake();
         Ok(port)
     }
