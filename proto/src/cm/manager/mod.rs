@@ -20,6 +20,7 @@ use super::{CommId, Event, Ids};
 use crate::ids::{Gid, Qpn};
 use crate::time::Time;
 use std::collections::{HashMap, HashSet};
+use std::iter;
 use std::time::Duration;
 
 /// The most attempts to find a free identifier.
@@ -458,7 +459,10 @@ impl<I: Ids> Manager<I> {
         self.now = now;
         // Retransmitted at the end, with the limit that follows from all losses.
         let mut lost = HashSet::new();
-        while let Some(id) = self.deadlines.pop(now) {
+        // Each once: the wait of a REQ that is lost now may end now as well, if this process was
+        // stopped, but the REQ is retransmitted first.
+        let due: Vec<_> = iter::from_fn(|| self.deadlines.pop(now)).collect();
+        for id in due {
             let Some(connection) = self.connections.get_mut(&id) else {
                 continue;
             };

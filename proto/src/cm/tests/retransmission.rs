@@ -42,6 +42,19 @@ fn req_is_retransmitted_max_cm_retries_times_12_9_8_1() {
 }
 
 #[test]
+fn req_of_a_process_that_was_stopped_is_retransmitted_before_it_fails() {
+    let mut pair = Pair::new();
+    let id = pair.connect();
+    assert!(matches!(pair.take(), (CLIENT, Message::Req(_))));
+    let now = pair.now + answer_time() * 17;
+    pair.now = now;
+    pair.sides[CLIENT].handle_timeout(now);
+    assert_eq!(pair.state(CLIENT, id), State::ReqSent);
+    assert!(matches!(pair.take(), (CLIENT, Message::Req(_))));
+    assert!(pair.wait_for(CLIENT) > Duration::ZERO);
+}
+
+#[test]
 fn req_is_first_retransmitted_after_a_second_to_a_peer_without_a_measured_round_trip() {
     let mut pair = Pair::new();
     pair.connect();
