@@ -187,7 +187,8 @@ impl Endpoint {
     ///
     /// From now on the caller must read all sockets: a datagram may arrive at any of them, and the
     /// sweep learns a socket when its probe is read. The call may move
-    /// [`Endpoint::next_deadline`]. After [`Endpoint::leave`] it opens none.
+    /// [`Endpoint::next_deadline`]. It opens none after [`Endpoint::leave`], or if the kernel has
+    /// refused the steering program: a connection's packets would then arrive at any of them.
     ///
     /// # Errors
     /// When a socket cannot be opened. Those that were opened stay open, and the steering program
@@ -197,6 +198,9 @@ impl Endpoint {
     /// When `count` is not a power of two, or larger than the maximum.
     pub fn add_receive_sockets(&self, count: usize) -> Result<(), OpenError> {
         assert!(count.is_power_of_two() && count <= MAX_RECEIVE_SOCKETS);
+        if self.steering.is_disabled() {
+            return Ok(());
+        }
         let open = || receiver_for(&self.shared, self.address);
         let (open, result) = self.receivers.add(count, open);
         self.steering.set_own_sockets(open, clock::now());

@@ -169,6 +169,11 @@ impl Steering {
         self.steered_sockets.load(Ordering::Relaxed)
     }
 
+    /// Whether the kernel has refused this process's program, or its sockets have left the group.
+    pub(super) fn is_disabled(&self) -> bool {
+        self.state().is_disabled
+    }
+
     /// Sets the number of this process's sockets in the group, which only grows. If it has changed,
     /// a sweep for the new ones starts as soon as one may begin.
     pub(super) fn set_own_sockets(&self, count: usize, now: Time) {

@@ -113,9 +113,15 @@ impl Engine {
     /// received from since the last call with the same record. Returns the time at which the last
     /// batch was received.
     fn receive_unpolled(&self, port: &LocalPort, seen: &SeenPolls, caller: Caller) -> Option<Time> {
-        let sockets = port.endpoint().steered_sockets();
+        let endpoint = port.endpoint();
+        let sockets = endpoint.steered_sockets();
         // The first socket also receives what the program of another process does not distribute.
-        let is_used = |number| number == 0 || self.affinities.use_socket(number, sockets);
+        // Such a program, or none, may distribute to more sockets than the own one.
+        let is_used = |number| {
+            number == 0
+                || sockets < endpoint.receive_sockets()
+                || self.affinities.use_socket(number, sockets)
+        };
         let unpolled = port.unpolled(seen).filter(|(number, _)| is_used(*number));
         unpolled.fold(None, |received_at, socket| {
             let received = self.receive_from(port, socket, caller, &mut false);

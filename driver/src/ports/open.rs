@@ -189,7 +189,8 @@ impl LocalPort {
     }
 
     /// Opens further receive sockets, `count` in all, once. After an error there may be fewer.
-    fn open_sockets(&self, count: usize, watch: &WatchSet) -> Result<(), OpenError> {
+    /// Returns whether there are several.
+    fn open_sockets(&self, count: usize, watch: &WatchSet) -> Result<bool, OpenError> {
         let opened = self.endpoint.add_receive_sockets(count);
         let open = self.endpoint.receive_sockets();
         if open > 1 {
@@ -199,7 +200,7 @@ impl LocalPort {
                 watch.watch_packets(fd).map_err(watching)?;
             }
         }
-        opened
+        opened.map(|()| open > 1)
     }
 
     /// Reports an error of a system call, which may say that a descriptor is closed.
@@ -330,9 +331,12 @@ impl Ports {
         for port in wanted {
             let address = port.endpoint.address();
             match port.open_sockets(count, &self.watch) {
-                Ok(()) => {
+                Ok(true) => {
                     tracing::debug!(%address, count, "opened receive sockets");
                     opened = Some(count);
+                }
+                Ok(false) => {
+                    tracing::debug!(%address, "threads share a receive socket: no steering program");
                 }
                 // Not tried again.
                 Err(error) => {

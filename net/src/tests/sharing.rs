@@ -1,6 +1,7 @@
 //! Processes that share an address: each receives its datagrams while others join and leave.
 
 use super::*;
+use crate::sys::set_option;
 
 #[test]
 fn processes_with_different_slots_share_an_address() {
@@ -333,6 +334,24 @@ fn sweep_of_another_process_learns_all_sockets_of_this_one() {
         &mut [&mut first, &mut second],
         &mut other
     ));
+}
+
+/// Without a program the kernel distributes the packets of a connection to any of the sockets.
+#[test]
+fn no_sockets_are_added_where_the_kernel_refuses_the_steering_program() {
+    let mut node = Node::new(own_address(), Options::default());
+    set_option(
+        node.endpoint.fd(),
+        libc::SOL_SOCKET,
+        libc::SO_LOCK_FILTER,
+        1,
+    )
+    .unwrap();
+    node.endpoint.add_receive_sockets(2).unwrap();
+    settle(&mut [&mut node]);
+    assert_eq!(node.endpoint.steered_sockets(), 1);
+    node.endpoint.add_receive_sockets(4).unwrap();
+    assert_eq!(node.endpoint.receive_sockets(), 2);
 }
 
 #[test]
