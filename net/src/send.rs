@@ -16,7 +16,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use urxe_proto::host::Transmit;
+use urxe_proto::host::{BatchPlace, Transmit};
 use urxe_proto::time::Time;
 
 /// The number of bytes staged between two clock readings: a few microseconds' worth.
@@ -454,10 +454,10 @@ impl SendBatch {
         now
     }
 
-    /// Whether a packet of `len` bytes may be appended to the last group.
+    /// The group to which a packet of `len` bytes may be appended: the last, if it has room.
     #[inline]
-    fn joins_last_group(&self, len: usize) -> bool {
-        self.groups[self.sent..].last().is_some_and(|group| {
+    fn joined_group(&self, len: usize) -> Option<&Group> {
+        self.groups[self.sent..].last().filter(|group| {
             // A shorter packet ends its group.
             let full = group.bytes.len() == group.segment * group.count;
             full && len <= group.segment
@@ -478,7 +478,7 @@ impl Transmit for SendBatch {
         if end > self.buffer.len() || total > MAX_GROUP_BYTES {
             return None;
         }
-        let joins = self.joins_last_group(total);
+        let joins = self.joined_group(total).is_some();
         if !joins && self.groups.len() >= MAX_GROUPS {
             return None;
         }
@@ -527,11 +527,17 @@ impl Transmit for SendBatch {
     }
 
     #[inline]
-    fn next_batch(&self, len: usize) -> u32 {
+    fn place_in_batch(&self, len: usize) -> BatchPlace {
         let total = len + icrc::LEN;
-        match self.joins_last_group(total) {
-            true => 0,
-            false => self.max_segments.min(MAX_GROUP_BYTES / total) as u32,
+        let capacity = self.max_segments.min(MAX_GROUP_BYTES / total);
+        let group = self.joined_group(total);
+        BatchPlace {
+            begins: group.is_none(),
+            ends: group.map_or(capacity == 1, |group| {
+                // A shorter packet ends the group.
+                total < group.segment || group.count + 1 == capacity
+            }),
+            capacity: capacity as u32,
         }
     }
 }

@@ -225,11 +225,31 @@ pub trait Transmit {
     /// The current time, as precisely as the sink knows it, for round-trip measurements.
     fn now(&self) -> Time;
 
-    /// The most packets of `len` bytes that the sink would pass on as one batch (GSO), if the next
-    /// packet had that length and began a batch. 0 if it would join a batch, or the sink has none.
+    /// The place that the next packet would have in a batch of the sink (GSO), if it had `len`
+    /// bytes.
     #[inline]
-    fn next_batch(&self, len: usize) -> u32 {
+    fn place_in_batch(&self, len: usize) -> BatchPlace {
         let _ = len;
-        0
+        BatchPlace::ALONE
     }
+}
+
+/// The place of a packet in the packets that a sink passes on as one batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchPlace {
+    /// Whether it begins a batch.
+    pub begins: bool,
+    /// Whether no packet of its length joins the batch behind it.
+    pub ends: bool,
+    /// The most packets of its length in a batch.
+    pub capacity: u32,
+}
+
+impl BatchPlace {
+    /// The place in a sink without batches.
+    pub const ALONE: Self = BatchPlace {
+        begins: true,
+        ends: true,
+        capacity: 1,
+    };
 }

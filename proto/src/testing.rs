@@ -1,10 +1,9 @@
 //! A host whose memory consists of vectors, and a sink that records packets, for the tests of all
 //! services.
 
-use crate::host::Transmit;
 use crate::host::{
-    Access, AtomicOp, Completions, Memory, MemoryError, QpEvent, Receive, Receives, RemoteKey,
-    WindowBind,
+    Access, AtomicOp, BatchPlace, Completions, Memory, MemoryError, QpEvent, Receive, Receives,
+    RemoteKey, Transmit, WindowBind,
 };
 use crate::ids::{LKey, RKey, Srqn};
 use crate::mtu::Mtu;
@@ -370,7 +369,7 @@ pub(crate) struct Sink {
     now: Time,
     room: usize,
     staged: Vec<u8>,
-    /// The packets in a batch; 0 for no batches.
+    /// The packets in a batch; 1 for no batches.
     batch: u32,
     pub(crate) packets: Vec<Sent>,
 }
@@ -382,7 +381,7 @@ impl Sink {
             now,
             room,
             staged: Vec::new(),
-            batch: 0,
+            batch: 1,
             packets: Vec::new(),
         }
     }
@@ -423,10 +422,11 @@ impl Transmit for Sink {
         self.now
     }
 
-    fn next_batch(&self, _len: usize) -> u32 {
-        match self.packets.len().checked_rem(self.batch as usize) {
-            Some(0) => self.batch,
-            _ => 0,
+    fn place_in_batch(&self, _len: usize) -> BatchPlace {
+        BatchPlace {
+            begins: (self.packets.len() as u32).is_multiple_of(self.batch),
+            ends: (self.packets.len() as u32 + 1).is_multiple_of(self.batch),
+            capacity: self.batch,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::send_quantum::SendQuantum;
 use crate::host::{Host, LOCAL, NO_KEY, Outstanding, base};
 use std::net::Ipv4Addr;
 use std::time::Duration;
-use urxe_proto::host::Transmit;
+use urxe_proto::host::{BatchPlace, Transmit};
 use urxe_proto::ids::{Gid, LKey, Source};
 use urxe_proto::mtu::Mtu;
 use urxe_proto::qp::{AttrMask, QpAttr, QpState, TransitionError, transitions_to_rts};
@@ -466,10 +466,11 @@ impl Transmit for Sink {
         self.now
     }
 
-    fn next_batch(&self, _len: usize) -> u32 {
-        match self.packets.len().is_multiple_of(BATCH) {
-            true => BATCH as u32,
-            false => 0,
+    fn place_in_batch(&self, _len: usize) -> BatchPlace {
+        BatchPlace {
+            begins: self.packets.len().is_multiple_of(BATCH),
+            ends: (self.packets.len() + 1).is_multiple_of(BATCH),
+            capacity: BATCH as u32,
         }
     }
 }

@@ -265,13 +265,13 @@ fn full_batch_refuses_packets_until_it_is_flushed() {
 }
 
 #[test]
-fn next_batch_is_as_long_as_the_kernel_segments_at_once() {
+fn batches_are_as_long_as_the_kernel_segments_at_once() {
     let address = own_address();
     let options = |gso| Options {
         gso,
         ..Options::default()
     };
-    let next = |gso, staged: &[usize], len| {
+    let place = |gso, staged: &[usize], len| {
         let node = Node::new(address, options(gso));
         let path = (node.endpoint).path(address.ip(), PathOptions::default());
         let mut batch = SendBatch::default();
@@ -280,21 +280,23 @@ fn next_batch_is_as_long_as_the_kernel_segments_at_once() {
             write_packet(batch.stage(*len).unwrap(), node.qpn(), 0);
             batch.commit();
         }
-        let next = batch.next_batch(len);
+        let place = batch.place_in_batch(len);
         batch.discard();
-        next
+        (place.begins, place.ends, place.capacity)
     };
     // 64 KiB of packets with 4096 bytes of payload, and at most 64.
-    assert_eq!(next(true, &[], 12 + 4096), 15);
-    assert_eq!(next(true, &[], 12 + 256), 64);
-    assert_eq!(next(true, &[12 + 4096], 12 + 4096), 0, "it joins");
-    assert_eq!(next(true, &[12 + 256], 12 + 4096), 15, "it is longer");
-    assert_eq!(
-        next(true, &[12 + 256, 16], 12 + 256),
-        64,
-        "behind a shorter one"
-    );
-    assert_eq!(next(false, &[12 + 256], 12 + 256), 1);
+    assert_eq!(place(true, &[], 12 + 4096), (true, false, 15));
+    assert_eq!(place(true, &[], 12 + 256), (true, false, 64));
+    let (joins, ends) = ((false, false, 15), (false, true, 15));
+    assert_eq!(place(true, &[12 + 4096], 12 + 4096), joins);
+    assert_eq!(place(true, &[12 + 4096; 14], 12 + 4096), ends, "the last");
+    assert_eq!(place(true, &[12 + 4100], 12 + 4096), ends, "it is shorter");
+    let begins = (true, false, 15);
+    assert_eq!(place(true, &[12 + 4096; 15], 12 + 4096), begins);
+    assert_eq!(place(true, &[12 + 256], 12 + 4096), begins, "it is longer");
+    let short = [12 + 4096, 16];
+    assert_eq!(place(true, &short, 12 + 4096), begins, "behind a shorter");
+    assert_eq!(place(false, &[12 + 4096], 12 + 4096), (true, true, 1));
 }
 
 #[test]

@@ -28,7 +28,7 @@ mod timeouts;
 
 use super::congestion::{Algorithm, Window, WindowLimits};
 use super::loss_recovery::LossRecovery;
-use crate::host::{Completions, Host, Memory, Transmit};
+use crate::host::{BatchPlace, Completions, Host, Memory, Transmit};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::qp::{QpAttr, QpState};
@@ -402,7 +402,12 @@ impl Requester {
             self.quantum.set_needed(self.window_room(cursor) > 0);
             return Step::Wait;
         }
-        if room < MAX_BATCH && self.awaits_batch(cx.attr.path_mtu, cursor, wqe, room, out) {
+        let place = match room <= MAX_BATCH && self.fills_room(cx.attr.path_mtu, cursor, wqe, room)
+        {
+            true => self.place_in_batch(cx.attr.path_mtu, out),
+            false => BatchPlace::ALONE,
+        };
+        if place.begins && self.awaits_batch(cursor, wqe, room, place.capacity) {
             self.quantum.set_needed(self.window_room(cursor) > room);
             return Step::Wait;
         }
@@ -419,6 +424,8 @@ impl Requester {
         let ack_req = self.fast_retransmit.ends_at(cursor.psn.next())
             || ends_burst
             || lacks_credit
+            // The next packet waits for room.
+            || place.ends && room <= place.capacity
             || room == 1
             || cursor.packets_since_ack_req() * ACKS_PER_WINDOW
                 >= self.window.packets().min(self.window.base());
@@ -451,40 +458,44 @@ impl Requester {
         Step::Sent(next)
     }
 
-    /// Whether the packet at the cursor, which would begin a batch of the sink, waits until there is
-    /// room for the whole batch.
-    ///
-    /// Each batch costs the sink as much as several packets, and an acknowledgement rarely makes
-    /// room for whole batches only. If the window is the limit, packets with AckReq are in flight,
-    /// whose acknowledgement makes room. If the quantum is, it is renewed early; a refusal ends the
-    /// wait.
-    fn awaits_batch<T: Transmit>(
-        &self,
-        mtu: Mtu,
-        cursor: SendCursor,
-        wqe: &SendWqe,
-        room: u32,
-        out: &T,
-    ) -> bool {
-        let is_full = wqe.payload_of(cursor.packet, mtu) == mtu.bytes();
-        if !is_full || self.queue.end_psn().diff(cursor.psn) <= room as i32 {
-            return false;
+    /// The place of a full packet in a batch of the sink, if packets wait for whole batches. Each
+    /// batch costs the sink as much as several packets, and an acknowledgement rarely makes room for
+    /// whole batches only.
+    fn place_in_batch<T: Transmit>(&self, mtu: Mtu, out: &T) -> BatchPlace {
+        let place = out.place_in_batch(Bth::LEN + mtu.bytes());
+        let waits = place.capacity * ACKS_PER_WINDOW <= self.window.packets()
+            && !self.pacing.is_active()
+            && !self.has_gone_back()
+            && self.fast_retransmit.current().is_none();
+        match waits {
+            true => place,
+            false => BatchPlace::ALONE,
         }
-        let batch = out.next_batch(Bth::LEN + mtu.bytes());
+    }
+
+    /// Whether the packet at the cursor is a full one, and with those behind it exceeds the room.
+    fn fills_room(&self, mtu: Mtu, cursor: SendCursor, wqe: &SendWqe, room: u32) -> bool {
+        wqe.payload_of(cursor.packet, mtu) == mtu.bytes()
+            && self.queue.end_psn().diff(cursor.psn) > room as i32
+    }
+
+    /// Whether the packet at the cursor, which would begin a batch of at most `capacity` packets,
+    /// waits until there is room for the whole batch.
+    ///
+    /// If the window is the limit, an acknowledgement makes room: the last packet of the batch
+    /// before has AckReq. If the quantum is, it is renewed early; a refusal ends the wait.
+    fn awaits_batch(&self, cursor: SendCursor, wqe: &SendWqe, room: u32, capacity: u32) -> bool {
         // The first packet of a WRITE is longer, and begins a batch in any case.
         let (begins, packets) = match wqe.op {
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => {
-                (cursor.packet == 0, batch.min(wqe.packets - cursor.packet))
-            }
-            _ => (false, batch),
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => (
+                cursor.packet == 0,
+                capacity.min(wqe.packets - cursor.packet),
+            ),
+            _ => (false, capacity),
         };
         !begins
             && room < packets
             && (room == self.window_room(cursor) || !self.quantum.is_refused())
-            && batch * ACKS_PER_WINDOW <= self.window.packets()
-            && !self.pacing.is_active()
-            && !self.has_gone_back()
-            && self.fast_retransmit.current().is_none()
     }
 
     /// Whether the last packet of an unsignaled work request should carry AckReq, because no packet

@@ -1,6 +1,6 @@
 //! The packet sink of queue pairs.
 
-use urxe_proto::host::Transmit;
+use urxe_proto::host::{BatchPlace, Transmit};
 use urxe_proto::time::Time;
 
 /// The packets in a batch: fewer than the kernel accepts, so that short windows have several.
@@ -53,10 +53,11 @@ impl Transmit for Sink {
         self.now
     }
 
-    fn next_batch(&self, _len: usize) -> u32 {
-        match self.packets.len().is_multiple_of(BATCH) {
-            true => BATCH as u32,
-            false => 0,
+    fn place_in_batch(&self, _len: usize) -> BatchPlace {
+        BatchPlace {
+            begins: self.packets.len().is_multiple_of(BATCH),
+            ends: (self.packets.len() + 1).is_multiple_of(BATCH),
+            capacity: BATCH as u32,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use urxe_net::SendBatch;
-use urxe_proto::host::Transmit;
+use urxe_proto::host::{BatchPlace, Transmit};
 use urxe_proto::time::Time;
 
 /// Default burst in bytes.
@@ -96,8 +96,8 @@ impl Transmit for Limited<'_> {
         self.batch.now()
     }
 
-    fn next_batch(&self, len: usize) -> u32 {
-        self.batch.next_batch(len)
+    fn place_in_batch(&self, len: usize) -> BatchPlace {
+        self.batch.place_in_batch(len)
     }
 }
 

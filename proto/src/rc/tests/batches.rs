@@ -1,4 +1,4 @@
-//! Batches of the sink (`Transmit::next_batch`): which packets wait for a whole one.
+//! Batches of the sink (`Transmit::place_in_batch`): which packets wait for a whole one.
 
 use super::*;
 use WcStatus::Success;
@@ -86,4 +86,60 @@ fn rest_of_a_quantum_is_sent_if_no_other_is_to_be_had() {
     );
     assert!(end.qp.needs_send_quantum());
     assert!(!end.qp.refuse_send_quantum(), "nothing is left");
+}
+
+/// The limits of the driver: 64 packets of 4096 bytes.
+fn with_window_of_64_packets() -> Endpoint {
+    let config = RcConfig {
+        service: QpType::Rc,
+        qpn: Qpn::new(0x11),
+        send: SendQueueSize {
+            max_wr: 64,
+            max_sge: 4,
+            max_inline: 512,
+        },
+        signal_all: false,
+        window: WindowLimits::fixed(256 << 10),
+        out_of_order_bytes: 1 << 20,
+        congestion: Algorithm::default(),
+    };
+    let end = Endpoint {
+        qp: RcQp::new(config).unwrap(),
+        host: TestHost::new(),
+        now: Time(1_000_000_000),
+    };
+    end.connected(|attr| attr.path_mtu = Mtu::B4096)
+}
+
+/// Posts until the send queue is full, and sends. Returns the number of packets, and the number of
+/// those up to the last with AckReq.
+fn send_full_queue(end: &mut Endpoint) -> (u32, u32) {
+    while end.qp.send_queue_room() > 0 {
+        end.post(1, SendOp::Send, UNSIGNALED, &[sge(LOCAL, 0, 32 * 4096)]);
+    }
+    let mut sink = Sink::new(end.now, usize::MAX).in_batches(15);
+    assert!(!(end.qp).poll_transmit(end.now, &mut end.host, &mut sink));
+    let packets = sink.packets;
+    let last = packets.iter().rposition(|packet| packet.header.bth.ack_req);
+    (packets.len() as u32, last.map_or(0, |last| last as u32 + 1))
+}
+
+#[test]
+fn window_that_shrinks_while_packets_wait_for_a_batch_does_not_stop_the_requester() {
+    let mut end = with_window_of_64_packets();
+    let mut sent = 0;
+    while end.qp.congestion_window() < 64 {
+        sent += send_full_queue(&mut end).0;
+        end.advance(Duration::from_micros(100));
+        end.deliver(ack(sent - 1), &[]);
+    }
+    let (_, requested) = send_full_queue(&mut end);
+    for _ in 0..3 {
+        end.advance(Duration::from_micros(30));
+        end.deliver(Header::cnp(Qpn::new(0x11)), &[]);
+    }
+    assert_eq!(end.qp.congestion_window(), 8);
+    end.deliver(ack(sent + requested - 1), &[]);
+    let (packets, _) = send_full_queue(&mut end);
+    assert!(packets > 0);
 }
