@@ -474,6 +474,7 @@ impl Requester {
     }
 
     /// Whether the packet at the cursor is a full one, and with those behind it exceeds the room.
+    #[inline]
     fn fills_room(&self, mtu: Mtu, cursor: SendCursor, wqe: &SendWqe, room: u32) -> bool {
         wqe.payload_of(cursor.packet, mtu) == mtu.bytes()
             && self.queue.end_psn().diff(cursor.psn) > room as i32
@@ -484,6 +485,7 @@ impl Requester {
     ///
     /// If the window is the limit, an acknowledgement makes room: the last packet of the batch
     /// before has AckReq. If the quantum is, it is renewed early; a refusal ends the wait.
+    #[inline]
     fn awaits_batch(&self, cursor: SendCursor, wqe: &SendWqe, room: u32, capacity: u32) -> bool {
         // The first packet of a WRITE is longer, and begins a batch in any case.
         let (begins, packets) = match wqe.op {

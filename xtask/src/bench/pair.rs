@@ -220,8 +220,7 @@ fn spawn(
         Tool::Udp | Tool::UdpTail => format!("{} {words} {host}", programs.udp.display()),
         Tool::Model => format!("{} {words} {port} {host}", programs.model.display()),
         Tool::Iperf if host.is_empty() => format!("iperf3 -s -1 -p {port}"),
-        // The default of 128 KiB per call is half as fast.
-        Tool::Iperf => format!("iperf3 -c {host} -p {port} -f m -l 1M -n {words}"),
+        Tool::Iperf => format!("iperf3 -c {host} -p {port} -f m {words}"),
         Tool::Ucx if host.is_empty() => format!("ucx_perftest -p {port}"),
         Tool::Ucx => format!("ucx_perftest -p {port} {host} -w 1000 -t {words}"),
     };

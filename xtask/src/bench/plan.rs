@@ -177,7 +177,7 @@ impl Cell {
             }
             Tool::Udp | Tool::UdpTail => number(1)? * number(2)?,
             Tool::Model => number(1)?,
-            Tool::Iperf => self.words.strip_suffix('G')?.parse::<u64>().ok()? << 30,
+            Tool::Iperf => words.last()?.strip_suffix('G')?.parse::<u64>().ok()? << 30,
         };
         Some(bytes * self.copies as u64)
     }
@@ -202,7 +202,7 @@ mod tests {
         );
         assert_eq!(bytes(Tool::Udp, "stream 65536 2"), Some(131_072));
         assert_eq!(bytes(Tool::Model, "4096 9999"), Some(9999));
-        assert_eq!(bytes(Tool::Iperf, "2G"), Some(2 << 30));
+        assert_eq!(bytes(Tool::Iperf, "-l 1M -n 2G"), Some(2 << 30));
         assert_eq!(bytes(Tool::Urxe, "ib_atomic_lat -n 20000"), None);
     }
 

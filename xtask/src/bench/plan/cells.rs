@@ -58,7 +58,7 @@ fn goals() -> Vec<Cell> {
             &format!("stream {size} {}", count(size)),
         ),
         model(Part::Goals, "model", size),
-        cell("TCP, iperf3", Tool::Iperf, "2G"),
+        cell("TCP, iperf3", Tool::Iperf, "-l 1M -n 2G"),
         cell(
             "UCX over TCP",
             Tool::Ucx,
@@ -293,6 +293,11 @@ fn busy() -> Vec<Cell> {
     cells
 }
 
+/// The names of the cells of TCP that sends with calls of as many bytes as the messages of urxe have,
+/// and with larger ones.
+pub(super) const TCP_MESSAGES: &str = "TCP, 64 KiB a call";
+const TCP_LARGE: &str = "TCP, 1 MiB a call";
+
 fn loaded() -> Vec<Cell> {
     let cell = |name: &str, unit, tool, words: &str| {
         let mut cell = Cell::new(Part::Loaded, name, unit, tool, words);
@@ -300,7 +305,11 @@ fn loaded() -> Vec<Cell> {
         cell.link = Some(Link::default());
         cell
     };
-    let mut cells = vec![cell("TCP, iperf3", Unit::MibPerSecond, Tool::Iperf, "1G")];
+    let tcp = |name, words: &str| cell(name, Unit::MibPerSecond, Tool::Iperf, words);
+    let mut cells = vec![
+        tcp(TCP_MESSAGES, "-l 64K -n 1G"),
+        tcp(TCP_LARGE, "-l 1M -n 1G"),
+    ];
     for operation in OPERATIONS {
         let words = format!("ib_{operation}_bw -s 65536 -n 16384");
         cells.push(cell(operation, Unit::MibPerSecond, Tool::Urxe, &words));
@@ -348,7 +357,8 @@ fn links() -> Vec<Cell> {
             cell.loops = loops;
             cells.push(cell);
         };
-        add("TCP", Tool::Iperf, "1G");
+        add(TCP_MESSAGES, Tool::Iperf, "-l 64K -n 1G");
+        add(TCP_LARGE, Tool::Iperf, "-l 1M -n 1G");
         for operation in OPERATIONS {
             add(
                 operation,

@@ -1,7 +1,7 @@
 //! What the measurements have to reach.
 
 use super::Part;
-use super::cells::{OPERATIONS, link_names};
+use super::cells::{OPERATIONS, TCP_MESSAGES, link_names};
 
 /// A goal for the ratio of two cells.
 pub struct Goal {
@@ -100,14 +100,17 @@ pub fn goals() -> Vec<Goal> {
             "UDP ping-pong, blocking",
             1.0 / 1.5,
         ),
-        goal(Part::Loaded, "write", "TCP, iperf3", 0.7),
-        goal(Part::Loaded, "read", "TCP, iperf3", 0.7),
-        goal(Part::Loaded, "send", "TCP, iperf3", 0.7),
+        goal(Part::Loaded, "write", TCP_MESSAGES, 0.7),
+        goal(Part::Loaded, "read", TCP_MESSAGES, 0.7),
+        goal(Part::Loaded, "send", TCP_MESSAGES, 0.7),
         goal(Part::Loaded, "send latency", "UDP ping-pong, blocking", 1.0),
     ];
     for link in link_names() {
         for operation in OPERATIONS {
-            let (of, to) = (format!("{link}: {operation}"), format!("{link}: TCP"));
+            let (of, to) = (
+                format!("{link}: {operation}"),
+                format!("{link}: {TCP_MESSAGES}"),
+            );
             goals.push(goal(Part::Links, &of, &to, 1.0));
         }
     }
