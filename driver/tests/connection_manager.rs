@@ -184,6 +184,27 @@ fn timeout(end: &End) -> Duration {
 }
 
 #[test]
+fn messages_are_counted() {
+    let count = |name| urxe_driver::stat::report().process.get(name).copied();
+    let names = ["cm_tx_msgs", "cm_rx_msgs"];
+    let before = names.map(|name| count(name).unwrap_or(0));
+    let (theirs, ours) = (channel(), channel());
+    let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
+    let client = resolved(&ours, PortSpace::Tcp, to);
+    client.connect(&conn_param("", 0x131)).unwrap();
+    let request = expect(&theirs, EventKind::ConnectRequest);
+    request.id.reject(RejectReason::CONSUMER, b"").unwrap();
+    expect(&ours, EventKind::Rejected);
+    // The REQ and the REJ. Other tests send messages at the same time.
+    for (name, before) in names.into_iter().zip(before) {
+        assert!(count(name).unwrap() >= before + 2, "{name}");
+    }
+    for id in [server, client, Arc::clone(&request.id)] {
+        id.close();
+    }
+}
+
+#[test]
 fn exchange_of_messages_seeds_the_retransmission_timeout_of_both_ends() {
     use QpState::{Init, Rtr, Rts};
     let (passive, active) = (End::new(None, 16), End::new(None, 16));

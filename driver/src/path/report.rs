@@ -9,6 +9,7 @@ use crate::queues::qp::QueuePairReport;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use urxe_proto::cm;
 
 /// Counters by name.
 pub type Counts = BTreeMap<String, u64>;
@@ -151,6 +152,9 @@ impl Engine {
             ("path_mtu_exceeded", self.counters.path_mtu_exceeded.get()),
             ("panics", self.counters.panics.get()),
         ];
+        if let Some(network) = self.network.get() {
+            readings.extend(read_cm(&network.gsi.counters()));
+        }
         if let Some(counters) = self.net_counters() {
             readings.extend(counters.snapshot());
         }
@@ -203,6 +207,23 @@ impl Engine {
             .map(|address| network.shared.counters().invalid_datagrams(address));
         counts.sum()
     }
+}
+
+/// Returns the readings of the connection manager, named like those of the kernel's (`ib_cm`), which
+/// counts each kind of message by itself.
+fn read_cm(cm: &cm::Counters) -> [(&'static str, u64); 10] {
+    [
+        ("cm_tx_msgs", cm.sent),
+        ("cm_tx_retries", cm.retransmitted),
+        ("cm_tx_paced", cm.paced),
+        ("cm_rx_msgs", cm.received),
+        ("cm_rx_duplicates", cm.duplicates),
+        ("cm_rx_malformed", cm.malformed),
+        ("cm_rx_unmatched", cm.unmatched),
+        ("cm_rx_awaiting_backlog", cm.awaiting_backlog),
+        ("cm_rx_over_backlog", cm.over_backlog),
+        ("cm_rx_refused", cm.refused),
+    ]
 }
 
 /// Returns a report as JSON.

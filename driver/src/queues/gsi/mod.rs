@@ -41,8 +41,8 @@ use urxe_proto::cm::wire::{
     Addressee, Message, RejectReason, ServiceId, disconnect, mra, rej, rtu,
 };
 use urxe_proto::cm::{
-    Accept, Address, CallError, CommId, Connect, ConnectionParameters, Event, Ids, ListenAt,
-    ListenerId, Manager, MraWhen, Resolve, SidrAnswer, State,
+    Accept, Address, CallError, CommId, Connect, ConnectionParameters, Counters, Event, Ids,
+    ListenAt, ListenerId, Manager, MraWhen, Resolve, SidrAnswer, State,
 };
 use urxe_proto::ids::Gid;
 use urxe_proto::time::Time;
@@ -403,6 +403,11 @@ impl Gsi {
     /// Checks whether processes of peers have ended.
     pub(crate) fn check_exits(&self) {
         self.liveness.check_exits();
+    }
+
+    /// Returns the counters of the connection manager.
+    pub(crate) fn counters(&self) -> Counters {
+        *lock(&self.inner).manager.counters()
     }
 
     /// Returns the retransmission timeout that round trips to a peer require, once messages have
