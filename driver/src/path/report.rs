@@ -209,7 +209,7 @@ impl Engine {
     }
 }
 
-/// Returns the readings of the connection manager, named like those of the kernel's (`ib_cm`), which
+/// Returns the readings of the connection manager. The names are like the kernel's (`ib_cm`), which
 /// counts each kind of message by itself.
 fn read_cm(cm: &cm::Counters) -> [(&'static str, u64); 10] {
     [

@@ -336,7 +336,7 @@ impl Ports {
                     opened = Some(count);
                 }
                 Ok(false) => {
-                    tracing::debug!(%address, "threads share a receive socket: no steering program");
+                    tracing::debug!(%address, "threads share a receive socket");
                 }
                 // Not tried again.
                 Err(error) => {

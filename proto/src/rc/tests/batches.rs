@@ -111,11 +111,11 @@ fn with_window_of_64_packets() -> Endpoint {
     end.connected(|attr| attr.path_mtu = Mtu::B4096)
 }
 
-/// Posts until the send queue is full, and sends. Returns the number of packets, and the number of
+/// Posts SENDs of `len` bytes until the send queue is full, and sends. Returns the number of packets, and the number of
 /// those up to the last with AckReq.
-fn send_full_queue(end: &mut Endpoint) -> (u32, u32) {
+fn send_full_queue(end: &mut Endpoint, len: usize) -> (u32, u32) {
     while end.qp.send_queue_room() > 0 {
-        end.post(1, SendOp::Send, UNSIGNALED, &[sge(LOCAL, 0, 32 * 4096)]);
+        end.post(1, SendOp::Send, UNSIGNALED, &[sge(LOCAL, 0, len)]);
     }
     let mut sink = Sink::new(end.now, usize::MAX).in_batches(15);
     assert!(!(end.qp).poll_transmit(end.now, &mut end.host, &mut sink));
@@ -124,22 +124,31 @@ fn send_full_queue(end: &mut Endpoint) -> (u32, u32) {
     (packets.len() as u32, last.map_or(0, |last| last as u32 + 1))
 }
 
-#[test]
-fn window_that_shrinks_while_packets_wait_for_a_batch_does_not_stop_the_requester() {
+/// Reduces the window while packets of SENDs of `len` bytes wait for a batch. Returns the number of
+/// packets that the next ACK lets the requester send.
+fn packets_after_a_reduction(len: usize) -> u32 {
     let mut end = with_window_of_64_packets();
     let mut sent = 0;
     while end.qp.congestion_window() < 64 {
-        sent += send_full_queue(&mut end).0;
+        sent += send_full_queue(&mut end, len).0;
         end.advance(Duration::from_micros(100));
         end.deliver(ack(sent - 1), &[]);
     }
-    let (_, requested) = send_full_queue(&mut end);
+    let (_, requested) = send_full_queue(&mut end, len);
     for _ in 0..3 {
         end.advance(Duration::from_micros(30));
         end.deliver(Header::cnp(Qpn::new(0x11)), &[]);
     }
     assert_eq!(end.qp.congestion_window(), 8);
     end.deliver(ack(sent + requested - 1), &[]);
-    let (packets, _) = send_full_queue(&mut end);
-    assert!(packets > 0);
+    send_full_queue(&mut end, len).0
+}
+
+#[test]
+fn window_that_shrinks_while_packets_wait_for_a_batch_does_not_stop_the_requester() {
+    assert!(packets_after_a_reduction(32 * 4096) > 0);
+    // The last packet of each message is shorter, and ends a batch.
+    for full in 1..32 {
+        assert!(packets_after_a_reduction(full * 4096 + 1000) > 0, "{full}");
+    }
 }

@@ -293,9 +293,9 @@ fn busy() -> Vec<Cell> {
     cells
 }
 
-/// The names of the cells of TCP that sends with calls of as many bytes as the messages of urxe have,
-/// and with larger ones.
+/// The name of the cells of TCP that sends as many bytes with a call as a message of urxe has.
 pub(super) const TCP_MESSAGES: &str = "TCP, 64 KiB a call";
+/// The name of the cells of TCP with larger calls.
 const TCP_LARGE: &str = "TCP, 1 MiB a call";
 
 fn loaded() -> Vec<Cell> {
