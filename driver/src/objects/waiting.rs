@@ -16,7 +16,8 @@ use urxe_net::thread;
 /// The wait of one thread, from its first step to the event.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Present while the thread receives for the process.
+    /// Present once the thread has begun to wait, and receives for the process or leaves that to
+    /// another one.
     waiter: Option<Waiter<'static>>,
     /// Whether an event may have arrived since the queue was last found empty.
     may_have_event: bool,
@@ -105,7 +106,9 @@ impl Waiting {
     #[inline]
     fn sleep_on(&mut self, fd: BorrowedFd<'_>, has_worked: bool) {
         self.sleep = Sleep::on(fd);
-        if let Some(waiter) = &self.waiter {
+        if let Some(waiter) = &self.waiter
+            && waiter.receives()
+        {
             self.sleep.fds[1] = reads(waiter.sockets().as_raw_fd());
             self.sleep.count = 2;
         }
@@ -214,8 +217,10 @@ impl<T> EventQueue<T> {
                 waiting.waiter = path::get().wait();
             }
         }
-        let has_worked = match &waiting.waiter {
-            Some(waiter) if waiting.has_slept || waiter.drives_before_sleep() => {
+        let has_worked = match &mut waiting.waiter {
+            Some(waiter)
+                if (waiting.has_slept && waiter.receives()) || waiter.drives_before_sleep() =>
+            {
                 let announced = self.announce();
                 let has_worked = match waiting.has_slept {
                     true => waiter.drive(),
@@ -227,6 +232,9 @@ impl<T> EventQueue<T> {
                     return Ok(Some(taken));
                 }
                 waiter.send_delayed_acks();
+                if has_worked {
+                    waiter.worked_for_others();
+                }
                 has_worked
             }
             _ => false,

@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Network};
 use crate::scheduling::affinity::Affinity;
-use crate::scheduling::limits::{BUSY_RECEIVER_SPINS, POLL_SLEEP};
+use crate::scheduling::limits::{BUSY_RECEIVER_SPINS, MAX_WORK_FOR_OTHERS, POLL_SLEEP};
 use crate::scheduling::polling::{Awaited, Call, Driven, Pause};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
@@ -137,10 +137,12 @@ impl Engine {
     #[inline]
     pub(crate) fn wait(&self) -> Option<Waiter<'_>> {
         let network = self.network.get()?;
-        self.waker.handoff().enter();
+        let receives = self.waker.handoff().enter(urxe_net::now);
         Some(Waiter {
             engine: self,
             network,
+            receives,
+            work_for_others: 0,
         })
     }
 }
@@ -153,9 +155,32 @@ impl Engine {
 pub(crate) struct Waiter<'a> {
     engine: &'a Engine,
     network: &'a Network,
+    /// Whether the thread is the receiver: it watches the sockets. Otherwise it sleeps until its
+    /// event.
+    receives: bool,
+    /// The number of times that the thread did work, and its event did not arrive.
+    work_for_others: u32,
 }
 
 impl Waiter<'_> {
+    /// Returns whether the thread watches the sockets while it sleeps.
+    #[inline]
+    pub(crate) fn receives(&self) -> bool {
+        self.receives
+    }
+
+    /// Records that the thread did work, and its event did not arrive. A receiver whose events are
+    /// rare does not remain the receiver.
+    pub(crate) fn worked_for_others(&mut self) {
+        self.work_for_others += 1;
+        let waker = &self.engine.waker;
+        let is_enough = self.work_for_others >= MAX_WORK_FOR_OTHERS;
+        if self.receives && is_enough && waker.handoff().resign() {
+            self.receives = false;
+            waker.wake();
+        }
+    }
+
     /// Returns whether the thread calls [`Waiter::drive_before_sleep`], and sleeps at once
     /// otherwise: then only packets bring work, they are unlikely to have arrived, and they end the
     /// sleep if they have.
@@ -167,7 +192,7 @@ impl Waiter<'_> {
             ..
         } = self.engine;
         // While the progress thread leaves packets to polls, it leaves the timers to them as well.
-        receive_before_sleep.receives()
+        (self.receives && receive_before_sleep.receives())
             || self.engine.has_pending()
             || waker.handoff().leaves_packets_to_polls()
     }
@@ -206,8 +231,11 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Engine { waker, polling, .. } = self.engine;
+        if !self.receives {
+            return waker.handoff().leave_asleep();
+        }
         let polls_memory = polling.polls_memory();
-        if waker.handoff().leave(polls_memory) {
+        if waker.handoff().leave(polls_memory, urxe_net::now) {
             waker.wake();
             if polls_memory {
                 // The woken thread may need this processor.

@@ -110,14 +110,14 @@ impl Engine {
     /// Models a wait of the application that the last of `messages` messages ends. Like the
     /// driver's `Waiter`, the thread wakes the progress thread if that is parked.
     fn wait(&self, at: usize, messages: u32) {
-        self.handoff.enter();
+        assert!(self.handoff.enter(|| NOW), "no other thread waits");
         for message in 0..messages {
             if message > 0 {
                 self.poll();
             }
             self.receive(at, true);
         }
-        if self.handoff.leave(false) {
+        if self.handoff.leave(false, || NOW) {
             self.wake.write();
         }
     }

@@ -37,23 +37,28 @@ impl Engine {
     }
 }
 
+/// The time of blocking calls.
+const NOW: Time = Time(0);
+
 /// Whether some run of a model reached this state. A model that never reaches it proves nothing.
 static PARKED: AtomicBool = AtomicBool::new(false);
 static YIELDED: AtomicBool = AtomicBool::new(false);
+static RESIGNED: AtomicBool = AtomicBool::new(false);
+static OTHER_RECEIVES: AtomicBool = AtomicBool::new(false);
 
-/// A parked thread sleeps until the last caller leaves and wakes it.
-pub fn last_caller_wakes_a_parked_thread() {
+/// A parked thread sleeps until the receiver leaves and wakes it.
+pub fn receiver_that_leaves_wakes_a_parked_thread() {
     // Two threads that call once, and one that calls repeatedly.
     check(2, || wait_and_leave(2, 1));
-    check(4, || wait_and_leave(1, 2));
+    check(3, || wait_and_leave(1, 2));
     assert!(PARKED.load(Ordering::Relaxed));
 }
 
 fn wait_and_leave(threads: usize, times: usize) {
     let engine = Engine::new();
-    let come_and_go = |engine: &Engine| {
-        engine.handoff.enter();
-        engine.wake_if(engine.handoff.leave(false));
+    let come_and_go = |engine: &Engine| match engine.handoff.enter(|| NOW) {
+        true => engine.wake_if(engine.handoff.leave(false, || NOW)),
+        false => engine.handoff.leave_asleep(),
     };
     let waiters: Vec<_> = (0..threads)
         .map(|_| {
@@ -76,6 +81,29 @@ fn wait_and_leave(threads: usize, times: usize) {
         engine.handoff.choose(false, false, 0, &mut returns),
         Mode::Receiving
     );
+}
+
+/// A thread that waits while another one receives is not forgotten when that one resigns: the
+/// progress thread receives, or the thread itself.
+pub fn thread_that_waits_has_a_receiver() {
+    check(3, || {
+        let engine = Engine::new();
+        assert!(engine.handoff.enter(|| NOW));
+        let waiter = thread(&engine, |engine| {
+            let receives = engine.handoff.enter(|| NOW);
+            OTHER_RECEIVES.fetch_or(receives, Ordering::Relaxed);
+        });
+        let resigned = engine.handoff.resign();
+        RESIGNED.fetch_or(resigned, Ordering::Relaxed);
+        if !resigned {
+            engine.wake_if(engine.handoff.leave(false, || NOW));
+        }
+        join(waiter);
+        let mut returns = 0;
+        let mode = engine.handoff.choose(false, false, 0, &mut returns);
+        assert!(mode == Mode::Receiving || engine.handoff.has_receiver());
+    });
+    assert!(RESIGNED.load(Ordering::Relaxed) && OTHER_RECEIVES.load(Ordering::Relaxed));
 }
 
 /// Only the progress thread can wake a program that polls, arms and then sleeps.

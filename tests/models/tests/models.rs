@@ -13,7 +13,7 @@ macro_rules! models {
 
 models! {
     progress {
-        last_caller_wakes_a_parked_thread,
+        receiver_that_leaves_wakes_a_parked_thread, thread_that_waits_has_a_receiver,
         arming_wakes_a_thread_that_yields_to_polls,
         rearming_wakes_a_thread_that_yields_to_polls,
         thread_wakes_at_the_earliest_deadline,
