@@ -1,10 +1,14 @@
-//! `urxe-model MTU BYTES MEMORY PORT [SERVER]`: the data path of urxe without the protocol.
+//! `urxe-model MTU BYTES MEMORY MESSAGE PORT [SERVER]`: the data path of urxe without the protocol.
 //!
 //! The client stages payload with its CRC in batches, which the kernel segments (GSO) and coalesces
 //! (GRO). The server checks each CRC, copies the payload out, and acknowledges each batch with a
 //! short packet. There are no queue pairs, keys, completions or retransmissions. The difference
 //! between urxe and this model is the cost of the protocol. The client prints a line with
 //! perftest's columns.
+//!
+//! Packets are equal, and batches are full, if MESSAGE is 0. Otherwise the first packet of each
+//! MESSAGE bytes has the length of one with an RETH, as the first packet of a WRITE, and the batches
+//! are those that this allows.
 //!
 //! Both ends use MEMORY bytes for the payload, a multiple of MTU, from the beginning to the end and
 //! again: as much as the messages of the compared program, since memory beyond the caches is slow.
@@ -18,7 +22,7 @@ use urxe_net::{
     Datagram, Endpoint, LocalAddress, Options, Path, PathOptions, RecvBatch, SendBatch, Shared,
 };
 use urxe_proto::host::Transmit;
-use urxe_proto::wire::Bth;
+use urxe_proto::wire::{Bth, Layout, Reth};
 
 /// The bytes in a batch, about the most that GSO accepts.
 const BATCH: u64 = 60 << 10;
@@ -43,16 +47,40 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let ([mtu, bytes, memory, port], server) = match &arguments[..] {
-        [mtu, bytes, memory, port] => ([mtu, bytes, memory, port], None),
-        [mtu, bytes, memory, port, server] => ([mtu, bytes, memory, port], Some(server)),
-        _ => return Err("usage: urxe-model MTU BYTES MEMORY PORT [SERVER]".into()),
+    let ([mtu, bytes, memory, message, port], server) = match &arguments[..] {
+        [mtu, bytes, memory, message, port] => ([mtu, bytes, memory, message, port], None),
+        [mtu, bytes, memory, message, port, server] => {
+            ([mtu, bytes, memory, message, port], Some(server))
+        }
+        _ => return Err("usage: urxe-model MTU BYTES MEMORY MESSAGE PORT [SERVER]".into()),
     };
-    let (mtu, bytes, port) = (mtu.parse()?, bytes.parse()?, port.parse()?);
+    let (mtu, port) = (mtu.parse()?, port.parse()?);
     let memory = Memory::new(memory.parse()?, mtu)?;
+    let stream = Stream::new(bytes.parse()?, message.parse()?, mtu as u64);
     match server {
-        None => serve(memory, bytes, port),
-        Some(server) => send(memory, bytes, (server.parse()?, port)),
+        None => serve(memory, stream, port),
+        Some(server) => send(memory, stream, (server.parse()?, port)),
+    }
+}
+
+/// What the client sends.
+struct Stream {
+    packets: u64,
+    /// The packets that are sent together, and acknowledged.
+    in_batch: u64,
+    /// Whether the first packet of each batch is longer.
+    has_longer: bool,
+}
+
+impl Stream {
+    fn new(bytes: u64, message: u64, mtu: u64) -> Self {
+        let has_longer = message > 0;
+        let batch = if has_longer { message } else { BATCH };
+        Stream {
+            packets: bytes / mtu,
+            in_batch: batch / mtu,
+            has_longer,
+        }
     }
 }
 
@@ -119,9 +147,10 @@ impl End {
         })
     }
 
-    fn stage(&mut self, payload: &[u8]) -> Result<()> {
-        let packet = self.batch.stage(Bth::LEN + payload.len());
-        let (header, data) = packet.ok_or("a batch is full")?.split_at_mut(Bth::LEN);
+    /// Stages a packet with headers of this length.
+    fn stage(&mut self, headers: usize, payload: &[u8]) -> Result<()> {
+        let packet = self.batch.stage(headers + payload.len());
+        let (header, data) = packet.ok_or("a batch is full")?.split_at_mut(headers);
         header.fill(0);
         header[4..8].copy_from_slice(&self.peer.to_be_bytes());
         data.copy_from_slice(payload);
@@ -134,11 +163,13 @@ impl End {
         self.batch.begin(&self.path);
     }
 
-    /// Receives packets, passes their payload to `take`, and returns their number.
-    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> Result<u64> {
+    /// Receives packets, passes their payload of at most `mtu` bytes to `take`, and returns their
+    /// number.
+    fn receive(&mut self, mtu: usize, mut take: impl FnMut(&[u8])) -> Result<u64> {
         let mut packets = 0;
         let mut take = |datagram: &Datagram<'_>| {
-            take(&datagram.packet()[Bth::LEN..]);
+            let data = &datagram.packet()[Bth::LEN..];
+            take(&data[data.len().saturating_sub(mtu)..]);
             packets += 1;
         };
         let batch = &mut self.received;
@@ -151,15 +182,18 @@ impl End {
     }
 }
 
-fn serve(mut memory: Memory, bytes: u64, port: u16) -> Result<()> {
+fn serve(mut memory: Memory, stream: Stream, port: u16) -> Result<()> {
     let (mut tcp, _) = TcpListener::bind(("0.0.0.0", port))?.accept()?;
     let mut end = End::new(&mut tcp)?;
     let mtu = memory.mtu;
-    let (in_batch, packets) = (BATCH / mtu as u64, bytes / mtu as u64);
+    let Stream {
+        packets, in_batch, ..
+    } = stream;
     let (mut received, mut acknowledged) = (0, 0);
     let mut last = Instant::now();
     while received < packets && last.elapsed() < LOSS_TIMEOUT {
-        let new = end.receive(|payload| memory.next()[..payload.len()].copy_from_slice(payload))?;
+        let copy = |payload: &[u8]| memory.next()[..payload.len()].copy_from_slice(payload);
+        let new = end.receive(mtu, copy)?;
         if new == 0 {
             std::thread::yield_now();
             continue;
@@ -168,7 +202,7 @@ fn serve(mut memory: Memory, bytes: u64, port: u16) -> Result<()> {
         received += new;
         while acknowledged + in_batch <= received {
             acknowledged += in_batch;
-            end.stage(&[])?;
+            end.stage(Bth::LEN, &[])?;
         }
         end.flush();
     }
@@ -177,29 +211,34 @@ fn serve(mut memory: Memory, bytes: u64, port: u16) -> Result<()> {
     Ok(())
 }
 
-fn send(mut memory: Memory, bytes: u64, server: (IpAddr, u16)) -> Result<()> {
+fn send(mut memory: Memory, stream: Stream, server: (IpAddr, u16)) -> Result<()> {
     let mut tcp = TcpStream::connect(server)?;
     let mut end = End::new(&mut tcp)?;
     let mtu = memory.mtu;
-    let (in_batch, packets) = (BATCH / mtu as u64, bytes / mtu as u64);
-    let batches = packets / in_batch;
+    let in_batch = stream.in_batch;
+    let batches = stream.packets / in_batch;
+    let first_headers = match stream.has_longer {
+        true => Bth::LEN + Reth::LEN,
+        false => Bth::LEN,
+    };
     let (mut sent, mut acknowledged) = (0, 0);
     let beginning = Instant::now();
     while beginning.elapsed() < WARM_UP {
-        end.receive(|_| {})?;
+        end.receive(mtu, |_| {})?;
         std::thread::yield_now();
     }
     let start = Instant::now();
     let mut last = start;
     while acknowledged < batches {
         while sent < batches && sent < acknowledged + WINDOW {
-            for _ in 0..in_batch {
-                end.stage(memory.next())?;
+            for packet in 0..in_batch {
+                let headers = if packet == 0 { first_headers } else { Bth::LEN };
+                end.stage(headers, memory.next())?;
             }
             end.flush();
             sent += 1;
         }
-        let new = end.receive(|_| {})?;
+        let new = end.receive(mtu, |_| {})?;
         if new > 0 {
             last = Instant::now();
             acknowledged += new;

@@ -40,9 +40,9 @@ fn part_cells(part: Part) -> Vec<Cell> {
 pub(super) const OPERATIONS: [&str; 3] = ["write", "read", "send"];
 
 /// A cell of the model with `memory` bytes for the payload: as much as the messages of the cells
-/// with which it is compared.
-fn model(part: Part, name: &str, memory: u64) -> Cell {
-    let words = format!("4096 {} {memory}", 2_u64 << 30);
+/// with which it is compared. The first packet of each `message` bytes, if that is not 0, is longer.
+fn model(part: Part, name: &str, memory: u64, message: u64) -> Cell {
+    let words = format!("4096 {} {memory} {message}", 2_u64 << 30);
     Cell::new(part, name, Unit::MibPerSecond, Tool::Model, &words)
 }
 
@@ -57,7 +57,8 @@ fn goals() -> Vec<Cell> {
             Tool::Udp,
             &format!("stream {size} {}", count(size)),
         ),
-        model(Part::Goals, "model", size),
+        model(Part::Goals, "model", size, 0),
+        model(Part::Goals, "model, WRITEs", size, size),
         cell("TCP, iperf3", Tool::Iperf, "-l 1M -n 2G"),
         cell(
             "UCX over TCP",
@@ -76,8 +77,8 @@ fn goals() -> Vec<Cell> {
 
 fn bandwidth() -> Vec<Cell> {
     let mut cells = vec![
-        model(Part::Bandwidth, "model, 1 MiB", 1 << 20),
-        model(Part::Bandwidth, "model, 8 MiB", 8 << 20),
+        model(Part::Bandwidth, "model, 1 MiB", 1 << 20, 0),
+        model(Part::Bandwidth, "model, 8 MiB", 8 << 20, 0),
     ];
     for operation in OPERATIONS {
         for mtu in [4096, 1024] {
@@ -172,9 +173,9 @@ fn large() -> Vec<Cell> {
 
 fn scale() -> Vec<Cell> {
     let mut cells = vec![
-        model(Part::Scale, "model, 64 KiB", 64 << 10),
+        model(Part::Scale, "model, 64 KiB", 64 << 10, 0),
         // 4,000 messages of 64 KiB.
-        model(Part::Scale, "model, 250 MiB", 250 << 20),
+        model(Part::Scale, "model, 250 MiB", 250 << 20, 0),
     ];
     for qps in [1_u32, 16, 256, 4000] {
         let name = format!("{qps} queue pair{}", if qps == 1 { "" } else { "s" });

@@ -27,6 +27,7 @@ pub fn goals() -> Vec<Goal> {
         goal(Part::Goals, "write", "model", 0.9),
         goal(Part::Goals, "read", "model", 0.9),
         goal(Part::Goals, "send", "model", 0.9),
+        goal(Part::Goals, "write", "model, WRITEs", 0.9),
         goal(Part::Goals, "write", "UDP, GSO stream", 0.60),
         goal(Part::Goals, "read", "UDP, GSO stream", 0.50),
         goal(Part::Goals, "send", "UDP, GSO stream", 0.50),
