@@ -99,12 +99,14 @@ struct RoundTrip {
 /// A round-trip sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RoundTripSample {
-    pub(super) took: Duration,
+    /// The round trip in nanoseconds.
+    pub(super) took: u64,
     /// Whether it is the first of a round trip, and has updated the estimate.
     pub(super) begins_round: bool,
 }
 
 impl RoundTrip {
+    #[inline]
     fn update(&mut self, sample: u64) {
         self.shortest = Some(self.shortest.map_or(sample, |it| it.min(sample)));
         let (smoothed, variation) = match self.smoothed {
@@ -226,6 +228,7 @@ impl LossRecovery {
     }
 
     /// Stops the timers: no answer is outstanding.
+    #[inline]
     pub(super) fn stop(&mut self) {
         self.reordering.clear();
         self.next_timeout_at = Time::NEVER;
@@ -271,7 +274,6 @@ impl LossRecovery {
             round_trip.update(took);
         }
         self.backoff = 0;
-        let took = Duration::from_nanos(took);
         Some(RoundTripSample { took, begins_round })
     }
 
@@ -287,7 +289,7 @@ impl LossRecovery {
     /// whether to wait for [`Expired::RepairGap`]: the path is known to reorder, so the packet may
     /// be late.
     pub(super) fn tolerates_gap(&mut self, psn: Psn, sent_end: Psn, now: Time) -> bool {
-        let shortest = self.round_trip.shortest.map(Duration::from_nanos);
+        let shortest = self.round_trip.shortest;
         shortest.is_some_and(|it| self.reordering.gap_reported(psn, sent_end, now, it))
     }
 
@@ -313,7 +315,7 @@ impl LossRecovery {
     /// a gap was needless: its packet was late.
     #[inline]
     pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
-        let shortest = self.round_trip.shortest.map(Duration::from_nanos);
+        let shortest = self.round_trip.shortest;
         self.reordering.acknowledged(una, now, shortest)
     }
 

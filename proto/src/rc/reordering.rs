@@ -11,20 +11,19 @@
 
 use crate::psn::Psn;
 use crate::time::Time;
-use std::time::Duration;
 
 /// The unit of the tolerance, as a fraction (1/4) of the shortest round trip.
-const UNIT_FRACTION: u32 = 4;
+const UNIT_FRACTION: u64 = 4;
 
 /// The maximum tolerance, in such units: one round trip.
-const MAX_UNITS: u32 = UNIT_FRACTION;
+const MAX_UNITS: u64 = UNIT_FRACTION;
 
 /// The tolerance ends after this many repairs that were needed.
 const REPAIRS: u32 = 16;
 
 /// A packet is acknowledged too soon after its retransmission if within this fraction (1/2) of the
 /// shortest round trip: the original has arrived.
-const SOON_FRACTION: u32 = 2;
+const SOON_FRACTION: u64 = 2;
 
 /// A reported gap that is not repaired yet.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,7 @@ struct Gap {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reordering {
     /// The tolerance, in units.
-    units: u32,
+    units: u64,
     /// The number of repairs after which the tolerance ends.
     repairs_left: u32,
     waiting: Option<Gap>,
@@ -54,13 +53,14 @@ pub(super) struct Reordering {
 
 impl Reordering {
     /// Handles the report of a gap at `psn`, with all packets before `sent_end` sent. Returns
-    /// whether to wait until [`Reordering::deadline`] before its repair.
+    /// whether to wait until [`Reordering::deadline`] before its repair. The round trip is in
+    /// nanoseconds.
     pub(super) fn gap_reported(
         &mut self,
         psn: Psn,
         sent_end: Psn,
         now: Time,
-        shortest_round_trip: Duration,
+        shortest_round_trip: u64,
     ) -> bool {
         let is_lost = is_within(self.lost_before, psn, sent_end);
         if self.units == 0 || is_lost || is_within(self.retransmitted_end, psn, sent_end) {
@@ -69,7 +69,7 @@ impl Reordering {
         if !self.awaits(psn) {
             self.waiting = Some(Gap {
                 psn,
-                until: now + shortest_round_trip * self.units / UNIT_FRACTION,
+                until: now.after_nanos(shortest_round_trip * self.units / UNIT_FRACTION),
                 sent_end,
             });
         }
@@ -122,13 +122,13 @@ impl Reordering {
         &mut self,
         una: Psn,
         now: Time,
-        shortest_round_trip: Option<Duration>,
+        shortest_round_trip: Option<u64>,
     ) -> bool {
         self.waiting.take_if(|gap| gap.psn.before(una));
         let repaired = self.repaired.take_if(|(psn, _)| psn.before(una));
         if let Some((_, at)) = repaired
             && let Some(shortest) = shortest_round_trip
-            && now.since(at) < shortest / SOON_FRACTION
+            && now.nanos_since(at) < shortest / SOON_FRACTION
         {
             self.units = (self.units + 1).min(MAX_UNITS);
             self.repairs_left = REPAIRS;
@@ -155,13 +155,13 @@ fn is_within(end: Option<Psn>, psn: Psn, sent_end: Psn) -> bool {
 mod tests {
     use super::*;
 
-    const ROUND_TRIP: Duration = Duration::from_millis(8);
+    const ROUND_TRIP: u64 = 8_000_000;
 
     /// The PSN after the last packet sent.
     const END: Psn = Psn::new(1000);
 
     fn ms(millis: u64) -> Time {
-        Time(0) + Duration::from_millis(millis)
+        Time(millis * 1_000_000)
     }
 
     fn gap_reported(reordering: &mut Reordering, psn: u32, at: u64) -> bool {

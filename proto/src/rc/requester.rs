@@ -304,6 +304,7 @@ impl Requester {
     }
 
     /// Sets the rate of pacing after a round-trip sample.
+    #[inline]
     fn set_pacing_rate(&mut self, attr: &QpAttr) {
         if let Some((shortest, smoothed)) = self.recovery.round_trips()
             && !self.quantum.is_required()

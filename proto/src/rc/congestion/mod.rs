@@ -25,6 +25,7 @@ use notification::NotificationLimit;
 use round_trips::RoundTrips;
 use std::fmt::{self, Display};
 use std::str::FromStr;
+use std::time::Duration;
 use veno::Veno;
 
 /// The initial window, in packets.
@@ -285,6 +286,7 @@ impl Window {
         self.round_trips.add(took);
         if begins_round {
             self.notification.round_trip(took);
+            let took = Duration::from_nanos(took);
             if self.controller.round_trip(now, took) {
                 self.update();
             }
@@ -369,7 +371,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::time::nanos;
 
     const LIMITS: WindowLimits = WindowLimits {
         base_bytes: 256 << 10,
@@ -380,7 +382,10 @@ mod tests {
 
     fn sample(took: Duration) -> RoundTripSample {
         let begins_round = true;
-        RoundTripSample { took, begins_round }
+        RoundTripSample {
+            took: nanos(took),
+            begins_round,
+        }
     }
 
     /// A window after `rounds` round trips of this length, in which `used` of the window is used.

@@ -27,7 +27,8 @@ const LIMIT_LIFETIME: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(super) struct NotificationLimit {
     limit: Option<Limit>,
-    round_trip: Duration,
+    /// The last sample, in nanoseconds.
+    round_trip: u64,
 }
 
 #[derive(Debug)]
@@ -59,8 +60,9 @@ impl NotificationLimit {
         }
     }
 
-    /// Reports a round-trip sample. A step takes at least a round trip, the delay of its effect.
-    pub(super) fn round_trip(&mut self, took: Duration) {
+    /// Reports a round-trip sample in nanoseconds. A step takes at least a round trip, the delay of
+    /// its effect.
+    pub(super) fn round_trip(&mut self, took: u64) {
         self.round_trip = took;
     }
 
@@ -93,7 +95,7 @@ impl NotificationLimit {
             self.limit = None;
             return;
         }
-        let step = STEP.max(self.round_trip);
+        let step = STEP.max(Duration::from_nanos(self.round_trip));
         while now.since(limit.stepped_at) >= step {
             limit.stepped_at = limit.stepped_at + step;
             limit.congestion *= 1.0 - WEIGHT;
@@ -109,6 +111,7 @@ impl NotificationLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::nanos;
 
     fn at(steps: u32) -> Time {
         Time(0) + STEP * steps
@@ -170,7 +173,7 @@ mod tests {
     #[test]
     fn steps_take_at_least_a_round_trip() {
         let mut notified = NotificationLimit::default();
-        notified.round_trip(STEP * 10);
+        notified.round_trip(nanos(STEP * 10));
         notified.cnp_received(at(0), 64);
         notified.advance(at(9));
         assert_eq!(notified.limit(64), 32);

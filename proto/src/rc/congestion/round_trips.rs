@@ -1,32 +1,29 @@
 //! What round trips show about the queue of a path.
 
-use crate::time::nanos;
-use std::time::Duration;
-
 /// The queueing delay up to which a path counts as idle, as a fraction (1/8) of the shortest round
 /// trip. HyStart++ (RFC 9406) ends slow start there.
-const IDLE_FRACTION: u32 = 8;
+const IDLE_FRACTION: u64 = 8;
 
 /// The queueing delay beyond which a queue counts as long, as a fraction (1/2) of the shortest
 /// round trip. The packets in flight then exceed by half what fills the path.
-const LONG_FRACTION: u32 = 2;
+const LONG_FRACTION: u64 = 2;
 
-/// The shortest and the last round trip of a path.
+/// The shortest and the last round trip of a path, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrips {
-    shortest: Option<Duration>,
-    last: Duration,
+    shortest: Option<u64>,
+    last: u64,
     queued: f32,
 }
 
 impl RoundTrips {
     /// Adds a sample.
     #[inline]
-    pub(super) fn add(&mut self, took: Duration) {
+    pub(super) fn add(&mut self, took: u64) {
         let shortest = self.shortest.map_or(took, |shortest| shortest.min(took));
         self.shortest = Some(shortest);
         self.last = took;
-        self.queued = nanos(took - shortest) as f32 / nanos(took).max(1) as f32;
+        self.queued = (took - shortest) as f32 / took.max(1) as f32;
     }
 
     /// The part of the last round trip, 0 to 1, for which its packet was in a queue.
@@ -48,7 +45,7 @@ impl RoundTrips {
     }
 
     #[inline]
-    fn exceeds_by_at_most(&self, fraction: u32) -> bool {
+    fn exceeds_by_at_most(&self, fraction: u64) -> bool {
         self.shortest
             .is_some_and(|shortest| self.last - shortest <= shortest / fraction)
     }
