@@ -349,8 +349,9 @@ impl RcQp {
         let (requester, responder) = (&mut self.requester, &mut self.responder);
         let mut outcome = Outcome::Continue;
         let mut responses_fill = false;
-        let mut full = requests_first && requester.transmit(&mut cx, host, out);
         // Usually only one of the two has something to send.
+        let mut full =
+            requests_first && !requester.is_idle() && requester.transmit(&mut cx, host, out);
         if !full && responder.has_responses() {
             (full, outcome) = responder.transmit(&mut cx, host, out);
             responses_fill = full;
