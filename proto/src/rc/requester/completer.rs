@@ -173,6 +173,7 @@ impl Requester {
     /// Acknowledges all before `end` and completes the work requests that are done.
     ///
     /// Returns false if it stops at a READ or an atomic before `end` whose response is missing.
+    #[inline]
     pub(super) fn advance<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
@@ -263,6 +264,7 @@ impl Requester {
     }
 
     /// Completes the oldest work requests that are done when all PSNs before `reached` are.
+    #[inline(always)]
     pub(super) fn complete_done<H: Completions>(
         &mut self,
         cx: &mut Context<'_>,
