@@ -206,7 +206,7 @@ impl PathInner {
 impl Sender {
     /// Returns the header of one message to the kernel. `segment` is 0 for a lone packet. The
     /// header points to the path, the iovec and the control messages.
-    #[inline]
+    #[inline(always)]
     pub(super) fn message(
         &self,
         iovec: &mut libc::iovec,
@@ -254,7 +254,7 @@ impl Sender {
     ///
     /// # Errors
     /// Those of sendmsg(2).
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&self, bytes: &[u8], segment: usize) -> io::Result<()> {
         let mut iovec = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),

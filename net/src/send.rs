@@ -183,11 +183,13 @@ impl SendBatch {
     #[inline]
     pub fn begin(&mut self, path: &Path) {
         self.read.set((0, Time::NEVER));
-        if let Some(current) = &self.path
-            && current.is(path)
-        {
-            return;
+        if !self.path.as_ref().is_some_and(|current| current.is(path)) {
+            self.change_path(path);
         }
+    }
+
+    #[inline(never)]
+    fn change_path(&mut self, path: &Path) {
         if !self.is_empty() {
             self.flush();
             self.discard();
@@ -237,7 +239,7 @@ impl SendBatch {
     }
 
     /// Sends as much as the socket has space for, without sleeping.
-    #[inline]
+    #[inline(always)]
     pub fn flush(&mut self) -> SendReport {
         self.staged = None;
         // Most batches are one group, which one system call sends without anything left to do.
@@ -365,7 +367,7 @@ impl SendBatch {
     }
 
     /// Sends one group with one system call.
-    #[inline]
+    #[inline(always)]
     fn send_group(&self, path: &PathInner, group: &Group) -> io::Result<()> {
         let bytes = &self.buffer[group.bytes.clone()];
         path.sender.send(bytes, group.gso_segment())
@@ -468,7 +470,7 @@ impl SendBatch {
 }
 
 impl Transmit for SendBatch {
-    #[inline]
+    #[inline(always)]
     fn stage(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.path.is_none() || len < MIN_PACKET {
             return None;

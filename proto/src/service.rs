@@ -189,7 +189,7 @@ pub(crate) enum StageResult {
 ///
 /// `headers` returns all headers of the packet. It is called for packets that have extended headers:
 /// most have none, and `bth` alone stays in registers.
-#[inline]
+#[inline(always)]
 pub(crate) fn stage_data<M: Memory, T: Transmit>(
     mut bth: Bth,
     headers: impl FnOnce() -> Header,

@@ -382,7 +382,7 @@ impl Requester {
     /// Records that the packet at `cursor` was sent, and that the position after it is `next`.
     ///
     /// `is_answered` is whether the peer answers the packet at once.
-    #[inline]
+    #[inline(always)]
     fn sent(
         &mut self,
         cx: &mut Context<'_>,

@@ -131,7 +131,7 @@ impl Bth {
     ///
     /// # Panics
     /// When `out` is shorter than [`Bth::LEN`].
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, out: &mut [u8]) {
         let raw = Raw {
             opcode: self.opcode as u8,

@@ -20,7 +20,9 @@ const MAX_BATCH: u32 = 64;
 
 impl Requester {
     /// Sends the packet of a SEND or WRITE at the cursor.
-    #[inline]
+    ///
+    /// Inlined into its one caller, which has the work request and the cursor in registers.
+    #[inline(always)]
     pub(super) fn send_data<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
