@@ -342,20 +342,21 @@ impl Endpoint {
     #[inline]
     pub fn deliver(&self, number: usize, batch: &mut RecvBatch, mut f: impl FnMut(&Datagram<'_>)) {
         let mut deadline_moved = self.inbound.delays();
-        let mut received = self.inbound.received(batch, self.address);
-        while let Some(arrival) = received.next_arrival() {
-            // The kernel steers by the first datagram of a batch.
-            if self.steered_sockets() > 1 {
-                deadline_moved |= self.check_socket(number, arrival.bytes);
+        {
+            let mut received = self.inbound.received(batch, self.address);
+            while let Some(arrival) = received.next_arrival() {
+                // The kernel steers by the first datagram of a batch.
+                if self.steered_sockets() > 1 {
+                    deadline_moved |= self.check_socket(number, arrival.bytes);
+                }
+                // Small messages arrive alone, and usually at the process that they are for.
+                if arrival.is_single() && self.owner(arrival.bytes) == Owner::ThisProcess {
+                    received.deliver(&mut arrival.datagram(), &mut f);
+                    continue;
+                }
+                deadline_moved |= self.split(number, &arrival.batch(), &mut received, &mut f);
             }
-            // Small messages arrive alone, and usually at the process that they are for.
-            if arrival.is_single() && self.owner(arrival.bytes) == Owner::ThisProcess {
-                received.deliver(&mut arrival.datagram(), &mut f);
-                continue;
-            }
-            deadline_moved |= self.split(number, &arrival.batch(), &mut received, &mut f);
         }
-        drop(received);
         batch.set_moved_deadline(deadline_moved);
     }
 
