@@ -65,6 +65,7 @@ impl Place {
     /// # Safety
     /// The `data.len()` bytes from this place on must belong to one region that stays registered
     /// until the call returns and has local write access.
+    #[inline]
     unsafe fn write(self, data: &[u8]) -> Result<(), MemoryError> {
         match self.backing {
             // SAFETY: the bytes belong to a registered region with write access: the caller's
@@ -223,10 +224,10 @@ impl RegionTable {
         offset: u64,
         mut out: &mut [u8],
     ) -> Result<(), MemoryError> {
+        if out.is_empty() {
+            return Ok(());
+        }
         for (sge, skip) in elements(sges, offset) {
-            if out.is_empty() {
-                return Ok(());
-            }
             let place = self.local(pd, sge, Access::empty())?;
             let len = out.len().min((u64::from(sge.length) - skip) as usize);
             let (now, later) = out.split_at_mut(len);
@@ -234,13 +235,12 @@ impl RegionTable {
             // at most its length. The caller holds the table's lock, so the region stays
             // registered.
             unsafe { place.skip(skip).read(now) }?;
+            if later.is_empty() {
+                return Ok(());
+            }
             out = later;
         }
-        if out.is_empty() {
-            Ok(())
-        } else {
-            Err(MemoryError::Range)
-        }
+        Err(MemoryError::Range)
     }
 
     /// See [`urxe_proto::host::Memory::scatter`].
@@ -283,10 +283,10 @@ impl RegionTable {
         mut data: &[u8],
         write: impl Fn(Place, &[u8]) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
+        if data.is_empty() {
+            return Ok(());
+        }
         for (sge, skip) in elements(sges, offset) {
-            if data.is_empty() {
-                return Ok(());
-            }
             let place = self.local(pd, sge, Access::LOCAL_WRITE)?;
             let (now, later) =
                 data.split_at(data.len().min((u64::from(sge.length) - skip) as usize));
@@ -294,13 +294,12 @@ impl RegionTable {
             // `skip` plus the length is at most its length. The caller holds the table's lock, so
             // the region stays registered.
             write(place.skip(skip), now)?;
+            if later.is_empty() {
+                return Ok(());
+            }
             data = later;
         }
-        if data.is_empty() {
-            Ok(())
-        } else {
-            Err(MemoryError::Range)
-        }
+        Err(MemoryError::Range)
     }
 
     /// Returns the memory that the peer of a queue pair names, if the peer may access it.

@@ -114,12 +114,13 @@ impl Source {
             true => regions.scatter(pd, &receive.sges, offset, data),
             false => regions.scatter_unsolicited(pd, &receive.sges, offset, data),
         };
-        match self {
-            Self::Nowhere => Err(MemoryError::Key),
-            Self::Own(..) => fill(pd),
-            Self::Shared(srq, _) => fill(srq.pd()),
-            Self::Domain(_) => self.with_pd(receive.srq, pd, fill),
-        }
+        let pd = match self {
+            Self::Nowhere => return Err(MemoryError::Key),
+            Self::Own(..) => pd,
+            Self::Shared(srq, _) => srq.pd(),
+            Self::Domain(_) => return self.with_pd(receive.srq, pd, fill),
+        };
+        fill(pd)
     }
 
     /// Accesses memory in the protection domain of the shared receive queue `srq` that a message
