@@ -220,6 +220,7 @@ static void queue_pairs(void)
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB, .ai_qp_type = IBV_QPT_XRC_SEND }, *res;
 	struct ibv_qp_attr queried;
 	struct ibv_qp_init_attr init;
 	struct ibv_pd *pd;
@@ -260,15 +261,44 @@ static void queue_pairs(void)
 	CHECK(id->qp->pd == pd && id->pd == pd && !id->send_cq);
 	rdma_destroy_qp(id);
 	CHECK(!ibv_destroy_cq(attr.send_cq));
-	CHECK(!rdma_destroy_id(id));
+
+	/* A program may store its queue and channel as both of the identifier's: they are destroyed once. */
+	id->send_cq_channel = id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
+	id->send_cq = id->recv_cq = ibv_create_cq(id->verbs, 8, NULL, id->send_cq_channel, 0);
+	MUST(id->send_cq);
+	attr.send_cq = attr.recv_cq = id->send_cq;
+	CHECK(!rdma_create_qp(id, pd, &attr));
+	rdma_destroy_qp(id);
+	CHECK(!id->send_cq && !id->recv_cq && !id->send_cq_channel && !id->recv_cq_channel);
+
+	/* A send queue of the program without a receive queue remains the program's. */
+	attr.send_cq = attr.recv_cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
+	MUST(attr.send_cq);
+	CHECK(!rdma_create_qp(id, pd, &attr));
+	id->send_cq = attr.send_cq;
+	rdma_destroy_qp(id);
+	CHECK(id->send_cq == attr.send_cq);
+	/* Without a queue pair an identifier's queues are not destroyed. */
+	id->recv_cq = attr.send_cq;
+	rdma_destroy_ep(id);
+	CHECK(!ibv_destroy_cq(attr.send_cq));
 	CHECK(!ibv_dealloc_pd(pd));
+
+	/* The initiator of an XRC connection has a send queue only, which the library creates. */
+	MUST(!rdma_getaddrinfo("127.0.0.1", "9", &hints, &res));
+	attr = (struct ibv_qp_init_attr){ .cap = { .max_send_wr = 4, .max_send_sge = 1 } };
+	MUST(!rdma_create_ep(&id, res, NULL, &attr));
+	rdma_freeaddrinfo(res);
+	CHECK(id->qp && id->send_cq && !id->recv_cq);
+	rdma_destroy_qp(id);
+	CHECK(!id->send_cq && !id->send_cq_channel);
+	CHECK(!rdma_destroy_id(id));
 
 	/* A datagram queue pair needs no peer. */
 	datagrams = new_id(channel, RDMA_PS_UDP);
 	MUST(!rdma_resolve_addr(datagrams, NULL, address("127.0.0.1", 9), 100));
 	CHECK(event_is(channel, datagrams, RDMA_CM_EVENT_ADDR_RESOLVED));
-	attr.send_cq = attr.recv_cq = NULL;
-	attr.qp_type = IBV_QPT_UD;
+	attr = small_qp(IBV_QPT_UD);
 	CHECK(!rdma_create_qp(datagrams, NULL, &attr));
 	CHECK(!ibv_query_qp(datagrams->qp, &queried, IBV_QP_STATE | IBV_QP_QKEY, &init));
 	CHECK(queried.qp_state == IBV_QPS_RTS && queried.qkey == RDMA_UDP_QKEY);

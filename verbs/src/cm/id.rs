@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub paths: Box<[ibv_sa_path_rec]>,
     /// The attributes for the queue pairs of a passive endpoint's connections.
     pub passive_qp_attr: Option<PassiveQpAttr>,
+    /// Whether the library has created the send completion queue and its channel.
+    pub owns_send_side: bool,
     pub addrinfo: Resolving,
     /// The READ and atomic limits that the peer of a connection requested.
     pub requested: RequestedLimits,

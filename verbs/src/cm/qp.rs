@@ -2,6 +2,7 @@
 //! application passes none.
 
 use std::ffi::c_int;
+use std::mem;
 use std::ptr;
 
 use urxe_driver::cm::channel::Ece;
@@ -165,14 +166,19 @@ pub(super) unsafe fn create_queue(
     Ok(())
 }
 
-/// Destroys the completion queues that were created for the identifier.
+/// Destroys the completion queues and channels of the identifier.
+///
+/// As in librdmacm, these include objects that the application has stored in its members. The send
+/// side of an identifier without a receive side is destroyed only if the library created it. An
+/// object that is both sides is destroyed once.
 ///
 /// # Safety
-/// `id` must be a live identifier.
+/// `id` must be a live identifier. Its completion queues and channels must be null or live objects
+/// of this library, and in no other use.
 pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
     // SAFETY: `id` is live: the caller's contract, section Safety. Its members are accessed through
-    // raw pointers. Members that are not null were created by `create_queue`, and are set to null
-    // here.
+    // raw pointers. The objects are null or live, and `take_sides` returns each once and sets its
+    // members to null.
     unsafe {
         if (&raw const (*id).qp_type).read() == IBV_QPT_XRC_RECV
             && !(&raw const (*id).srq).read().is_null()
@@ -180,20 +186,48 @@ pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
             // The completion queues belong to the shared receive queue.
             return;
         }
-        for queue in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
-            let cq = ptr::replace(queue, ptr::null_mut());
-            if !cq.is_null() {
-                ibv_destroy_cq(cq);
-            }
-        }
-        for at in [
+        let owns_send_side = id_of(id).is_ok_and(|own| mem::take(&mut own.lock().owns_send_side));
+        let queues = take_sides(
+            &raw mut (*id).recv_cq,
+            &raw mut (*id).send_cq,
+            owns_send_side,
+        );
+        let channels = take_sides(
             &raw mut (*id).recv_cq_channel,
             &raw mut (*id).send_cq_channel,
-        ] {
-            let channel = ptr::replace(at, ptr::null_mut());
-            if !channel.is_null() {
-                ibv_destroy_comp_channel(channel);
-            }
+            owns_send_side,
+        );
+        for cq in queues.into_iter().filter(|cq| !cq.is_null()) {
+            ibv_destroy_cq(cq);
+        }
+        for channel in channels.into_iter().filter(|channel| !channel.is_null()) {
+            ibv_destroy_comp_channel(channel);
+        }
+    }
+}
+
+/// Returns the objects of the receive and the send side that are to be destroyed, and sets their
+/// members to null. The second one is null if it is the first, or if there is no first one and
+/// `owns_send_side` is false.
+///
+/// # Safety
+/// `receive` and `send` must be valid for reading and writing.
+unsafe fn take_sides<T>(
+    receive: *mut *mut T,
+    send: *mut *mut T,
+    owns_send_side: bool,
+) -> [*mut T; 2] {
+    // SAFETY: `receive` and `send` are valid for reading and writing: the caller's contract,
+    // section Safety.
+    unsafe {
+        let first = receive.replace(ptr::null_mut());
+        if first.is_null() && !owns_send_side {
+            return [ptr::null_mut(); 2];
+        }
+        let second = send.replace(ptr::null_mut());
+        match ptr::eq(first, second) {
+            true => [first, ptr::null_mut()],
+            false => [first, second],
         }
     }
 }
@@ -282,6 +316,7 @@ unsafe fn create_with_queues(
             let queue = &raw mut (*id).send_cq;
             if queue.read().is_null() {
                 let size = attr.cap.max_send_wr;
+                id_of(id)?.lock().owns_send_side = size > 0;
                 create_queue(id, size, &raw mut (*id).send_cq_channel, queue)?;
             }
             attr.send_cq = queue.read();
@@ -356,19 +391,22 @@ pub(super) unsafe fn create_plain(
     made
 }
 
-/// Destroys the identifier's queue pair and its completion queues.
+/// Destroys the identifier's queue pair and its completion queues. Does nothing without a queue
+/// pair.
 ///
 /// # Safety
-/// `id` must be a live identifier whose queue pair is in no other use.
+/// `id` must be a live identifier whose queue pair is in no other use. The contract of
+/// [`destroy_queues`] applies to its completion queues.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: `id` is live: the caller's contract, section Safety. `qp` is replaced by null through
-    // a raw pointer before the queue pair is destroyed, so it is destroyed once.
+    // SAFETY: `id` is live, and its queues are null or live: the caller's contract, section Safety.
+    // `qp` is replaced by null through a raw pointer before the queue pair is destroyed, so it is
+    // destroyed once.
     unsafe {
         let qp = ptr::replace(&raw mut (*id).qp, ptr::null_mut());
         if !qp.is_null() {
             ibv_destroy_qp(qp);
+            destroy_queues(id);
         }
-        destroy_queues(id);
     }
 }
 

@@ -77,19 +77,21 @@ unsafe fn create_with_queue(
     Ok(())
 }
 
-/// Destroys the identifier's shared receive queue.
+/// Destroys the identifier's shared receive queue and its completion queues. Does nothing without
+/// a shared receive queue.
 ///
 /// # Safety
-/// `id` must be a live identifier whose shared receive queue is in no other use.
+/// `id` must be a live identifier whose shared receive queue is in no other use. The contract of
+/// [`qp::destroy_queues`] applies to its completion queues.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: `id` is live: the caller's contract, section Safety. `srq` is replaced by null
-    // through a raw pointer before it is destroyed, so that happens once.
+    // SAFETY: `id` is live, and its queues are null or live: the caller's contract, section Safety.
+    // `srq` is replaced by null through a raw pointer before it is destroyed, so that happens once.
     unsafe {
         let srq = ptr::replace(&raw mut (*id).srq, ptr::null_mut());
         if !srq.is_null() {
             ibv_destroy_srq(srq);
+            qp::destroy_queues(id);
         }
-        qp::destroy_queues(id);
     }
 }
 
