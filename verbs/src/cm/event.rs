@@ -56,16 +56,25 @@ pub(super) fn step(
     // An identifier that is being destroyed gets no more events. One with a delivered event is not
     // destroyed before the event is acknowledged.
     let deliver = |event: Event| {
-        let owner = id_handle(event.owner())?;
-        event.owner().acks.delivered();
-        if let Details::Multicast(group, _) = &event.details {
-            group.acks.delivered();
+        let owner = id_handle(event.owner());
+        if owner.is_some() {
+            event.owner().acks.delivered();
+            if let Details::Multicast(group, _) = &event.details {
+                group.acks.delivered();
+            }
         }
-        Some((event, owner))
+        let is_wanted = owner.is_some() || event.kind == EventKind::ConnectRequest;
+        is_wanted.then_some((event, owner))
     };
     loop {
         let Some((event, owner)) = channel.step(waiting, deliver)? else {
             return Ok(None);
+        };
+        let Some(owner) = owner else {
+            // The listener is being destroyed, and no application gets this request: it is
+            // rejected.
+            event.id.close();
+            continue;
         };
         // SAFETY: `owner` is a live identifier: an event of it was counted as delivered and cannot
         // be acknowledged before it is returned.
@@ -382,4 +391,31 @@ pub unsafe extern "C" fn rdma_write_cm_event(
         unsafe { id_of(id) }?.driver.write_event(status, arg);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{OFlags, fcntl_setfl};
+    use urxe_driver::cm::id::{Service, State, Transport};
+    use urxe_driver::cm::{Id, PortSpace};
+
+    /// The listener has no `rdma_cm_id` any more, and has not removed its events yet.
+    #[test]
+    fn request_to_a_listener_that_is_being_destroyed_is_rejected() {
+        let channel = Arc::new(EventChannel::new().unwrap());
+        fcntl_setfl(channel.fd(), OFlags::NONBLOCK).unwrap();
+        let new_id = || Id::new(&channel, PortSpace::Tcp, Service::Connected(Transport::Rc));
+        let (listener, requested) = (new_id(), new_id());
+        channel.push(Event {
+            id: Arc::clone(&requested),
+            listener: Some(listener),
+            kind: EventKind::ConnectRequest,
+            status: 0,
+            details: Details::None,
+        });
+        let taken = step(&channel, &mut Waiting::new());
+        assert_eq!(taken, Err(Errno(libc::EAGAIN)));
+        assert_eq!(requested.state(), State::Closed);
+    }
 }
