@@ -4,7 +4,7 @@ mod common;
 #[path = "../../tests/common/own_network.rs"]
 mod own_network;
 
-use common::End;
+use common::{ALL, Buffer, End};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,8 +14,11 @@ use urxe_driver::cm::channel::{ConnectionDetails, DatagramDetails, Details};
 use urxe_driver::cm::id::{Service, Transport};
 use urxe_driver::cm::{CmError, ConnParam, Event, EventChannel, EventKind, Id, PortSpace, State};
 use urxe_proto::cm::wire::RejectReason;
+use urxe_proto::host::Access;
 use urxe_proto::ids::{Gid, QKey, Qpn};
 use urxe_proto::qp::{AttrMask, QpState};
+use urxe_proto::wire::Feth;
+use urxe_proto::work::{SendOp, WcStatus};
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
@@ -204,28 +207,52 @@ fn messages_are_counted() {
     }
 }
 
-#[test]
-fn exchange_of_messages_seeds_the_retransmission_timeout_of_both_ends() {
+/// Connects two queue pairs, that of the passive side first. Returns the identifiers.
+fn connect([passive, active]: [&End; 2]) -> [Arc<Id>; 3] {
     use QpState::{Init, Rtr, Rts};
-    let (passive, active) = (End::new(None, 16), End::new(None, 16));
     let (theirs, ours) = (channel(), channel());
     let (server, to) = listener(&theirs, PortSpace::Tcp, loopback());
     let client = resolved(&ours, PortSpace::Tcp, to);
     let own = conn_param("", active.qp.qpn().get());
     client.connect(&own).unwrap();
     let request = expect(&theirs, EventKind::ConnectRequest);
-    make_ready(&request.id, &passive, &[Init, Rtr, Rts]);
+    make_ready(&request.id, passive, &[Init, Rtr, Rts]);
     let own = conn_param("", passive.qp.qpn().get());
     request.id.accept(&own).unwrap();
     expect(&ours, EventKind::ConnectResponse);
-    make_ready(&client, &active, &[Init, Rtr, Rts]);
+    make_ready(&client, active, &[Init, Rtr, Rts]);
     client.ready().unwrap();
     expect(&theirs, EventKind::Established);
+    [server, client, Arc::clone(&request.id)]
+}
+
+#[test]
+fn exchange_of_messages_seeds_the_retransmission_timeout_of_both_ends() {
+    let (passive, active) = (End::new(None, 16), End::new(None, 16));
+    let ids = connect([&passive, &active]);
     // The timeout without a round trip (RFC 6298, 2.1).
     let unknown = Duration::from_secs(1);
     assert!(timeout(&active) < unknown);
     assert!(timeout(&passive) < unknown);
-    for id in [server, client, Arc::clone(&request.id)] {
+    for id in ids {
+        id.close();
+    }
+}
+
+#[test]
+fn peer_of_a_connection_may_flush() {
+    let (passive, active) = (End::new(None, 16), End::new(None, 16));
+    let ids = connect([&passive, &active]);
+    let there = Buffer::new(&passive.pd, 64, ALL | Access::FLUSH_GLOBAL);
+    let flush = SendOp::Flush {
+        addr: there.mr.addr(),
+        rkey: there.mr.rkey(),
+        len: 64,
+        how: Feth::GLOBAL_VISIBILITY,
+    };
+    active.post(1, flush, &[]);
+    assert_eq!(active.completion().status, WcStatus::Success);
+    for id in ids {
         id.close();
     }
 }

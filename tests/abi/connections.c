@@ -65,6 +65,8 @@ static void connections(void)
 	CHECK(queried.max_rd_atomic == 2 && queried.dest_qp_num == peer->qp->qp_num);
 	CHECK(!ibv_query_qp(peer->qp, &queried, 0, &init));
 	CHECK(queried.max_dest_rd_atomic == 2 && queried.qp_access_flags & IBV_ACCESS_REMOTE_READ);
+	/* IBV_ACCESS_FLUSH_GLOBAL, which older headers lack. */
+	CHECK(queried.qp_access_flags & 1 << 8);
 
 	sent = rdma_reg_msgs(client, out, sizeof(out));
 	MUST(sent && !rdma_post_send(client, NULL, out, sizeof(out), sent, 0));

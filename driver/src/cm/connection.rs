@@ -455,11 +455,11 @@ impl Inner {
 }
 
 /// Returns the access rights of the peer, limited to operations for which resources were
-/// negotiated.
+/// negotiated. A FLUSH uses those of READs (A19).
 fn access(parameters: &ConnectionParameters) -> Access {
     let reads = match parameters.responder_resources {
         0 => Access::empty(),
-        _ => Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        _ => Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL,
     };
     Access::REMOTE_WRITE | reads
 }
