@@ -292,6 +292,40 @@ static void retries(void)
 	rdma_destroy_event_channel(theirs);
 }
 
+/* A request that is pending while its listener migrates has its events on the new channel. */
+static void migrated_listener(void)
+{
+	struct rdma_event_channel *before = rdma_create_event_channel();
+	struct rdma_event_channel *after = rdma_create_event_channel();
+	struct rdma_event_channel *ours = rdma_create_event_channel();
+	struct rdma_conn_param param = { .qp_num = 0x1234, .retry_count = 7 };
+	struct rdma_cm_id *server, *client, *peer;
+	struct rdma_cm_event *event;
+	struct pollfd pending;
+
+	MUST(before && after && ours);
+	server = listener(before, RDMA_PS_TCP);
+	client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(server));
+	CHECK(!rdma_connect(client, &param));
+	pending = (struct pollfd){ .fd = before->fd, .events = POLLIN };
+	MUST(poll(&pending, 1, 20000) == 1);
+	CHECK(!rdma_migrate_id(server, after));
+	event = next(after, RDMA_CM_EVENT_CONNECT_REQUEST);
+	peer = event->id;
+	CHECK(peer->channel == after);
+	CHECK(!rdma_ack_cm_event(event));
+	param.qp_num++;
+	CHECK(!rdma_accept(peer, &param));
+	CHECK(event_is(ours, client, RDMA_CM_EVENT_CONNECT_RESPONSE));
+	CHECK(!rdma_establish(client));
+	CHECK(event_is(after, peer, RDMA_CM_EVENT_ESTABLISHED));
+	CHECK(!is_readable(before));
+	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(peer) && !rdma_destroy_id(server));
+	rdma_destroy_event_channel(ours);
+	rdma_destroy_event_channel(after);
+	rdma_destroy_event_channel(before);
+}
+
 /* ECE options are part of the REQ and the REP. */
 static void options_of_vendors(void)
 {
@@ -395,6 +429,7 @@ int main(int argc, char **argv)
 		{ "datagram_services", datagram_services },
 		{ "endpoints", endpoints },
 		{ "retries", retries },
+		{ "migrated_listener", migrated_listener },
 		{ "options_of_vendors", options_of_vendors },
 		{ "unreliable", unreliable },
 	};

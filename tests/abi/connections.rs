@@ -39,3 +39,8 @@ fn both_sides_must_request_the_same_transport() {
 fn retry_counts_come_from_the_peer() {
     passes("retries");
 }
+
+#[test]
+fn pending_requests_migrate_with_their_listener() {
+    passes("migrated_listener");
+}

@@ -152,7 +152,7 @@ pub(super) fn create(
 /// It is synchronous if its listener is.
 ///
 /// # Errors
-/// The error of creating a channel for it.
+/// The error of creating a channel for it; `EBADF` if the listener's channel was destroyed.
 ///
 /// # Safety
 /// `listener` must be a live identifier.
@@ -166,13 +166,11 @@ pub(super) unsafe fn adopt(
     // The copy owns nothing.
     let model = unsafe { listener.read() };
     let channel = match synchronous {
-        true => {
-            let channel = channel::create()?;
-            driver.migrate(&channel_of(channel)?);
-            channel
-        }
+        true => channel::create()?,
         false => model.channel,
     };
+    // The listener may have migrated since the request arrived.
+    driver.migrate(&channel_of(channel)?);
     let (context, ps, qp_type) = (model.context, model.ps, model.qp_type);
     Ok(create_handle(
         Arc::clone(driver),
