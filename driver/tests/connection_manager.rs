@@ -361,10 +361,28 @@ fn oversized_private_data_is_refused() {
     invalid(client.connect(&conn_param(&"x".repeat(57), 0x161)));
     client.connect(&conn_param(&"x".repeat(56), 0x161)).unwrap();
     let peer = Arc::clone(&expect(&ours, EventKind::ConnectRequest).id);
-    invalid(peer.accept(&conn_param(&"x".repeat(197), 0x162)));
     invalid(peer.reject(RejectReason::CONSUMER, &[0; 149]));
     peer.reject(RejectReason::CONSUMER, &[0; 148]).unwrap();
     for id in [server, client, peer] {
         id.close();
+    }
+}
+
+#[test]
+fn peer_is_rejected_when_the_reply_cannot_be_sent() {
+    for (space, kind, status) in [
+        (PortSpace::Tcp, EventKind::Rejected, 28),
+        (PortSpace::Udp, EventKind::Unreachable, 2),
+    ] {
+        let (theirs, ours) = (channel(), channel());
+        let (server, to) = listener(&theirs, space, loopback());
+        let client = resolved(&ours, space, to);
+        client.connect(&conn_param("", 0x171)).unwrap();
+        let peer = Arc::clone(&expect(&theirs, EventKind::ConnectRequest).id);
+        invalid(peer.accept(&conn_param(&"x".repeat(197), 0x172)));
+        assert_eq!(expect(&ours, kind).status, status);
+        for id in [server, client, peer] {
+            id.close();
+        }
     }
 }

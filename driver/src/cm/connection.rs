@@ -215,7 +215,7 @@ impl Id {
     }
 
     /// Accepts a request. The queue pair of a connection must already be able to receive and to
-    /// send.
+    /// send. If the reply cannot be sent, the peer is rejected, as in the kernel's `rdma_accept`.
     ///
     /// # Errors
     /// See [`CmError`].
@@ -224,6 +224,19 @@ impl Id {
         inner.expect("accepting", &[State::Connecting])?;
         let connection = inner.passive_connection("accepting")?;
         let bound = inner.bound.as_ref().ok_or(CmError::NoDevice)?;
+        self.send_reply(connection, bound, conn_param)
+            .inspect_err(|_| {
+                // The error of the reply is the one reported.
+                let _ = self.send_rejection(connection, RejectReason::CONSUMER, &[]);
+            })
+    }
+
+    fn send_reply(
+        &self,
+        connection: &Connection,
+        bound: &Bound,
+        conn_param: &ConnParam,
+    ) -> Result<(), CmError> {
         match self.service() {
             Service::Connected(_) => {
                 let accept = Accept {
@@ -261,7 +274,15 @@ impl Id {
     /// See [`CmError`].
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), CmError> {
         let inner = lock(&self.inner);
-        let connection = inner.connected("rejecting")?;
+        self.send_rejection(inner.connected("rejecting")?, reason, private_data)
+    }
+
+    fn send_rejection(
+        &self,
+        connection: &Connection,
+        reason: RejectReason,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
         match self.service() {
             Service::Connected(_) => {
                 let private_data = PrivateData::new(private_data)?;
