@@ -218,6 +218,7 @@ static void waiting(void)
 static void endings(void)
 {
 	char data[16];
+	fd_set writes;
 	int pair[2];
 
 	/* One direction is shut down, and the other continues. */
@@ -243,6 +244,10 @@ static void endings(void)
 	CHECK(rrecv(pair[1], data, sizeof(data), 0) == 4);
 	CHECK(rrecv(pair[1], data, sizeof(data), 0) == 0);
 	CHECK(polled(pair[1], POLLIN | POLLOUT, 0) & POLLHUP);
+	/* A write returns at once then. */
+	FD_ZERO(&writes);
+	FD_SET(pair[1], &writes);
+	CHECK(rselect(pair[1] + 1, NULL, &writes, NULL, NULL) == 1 && FD_ISSET(pair[1], &writes));
 	MINUS_ONE(rsend(pair[1], "x", 1, 0), ECONNRESET);
 	CHECK(!rclose(pair[1]));
 	MINUS_ONE(rsend(pair[1], "x", 1, 0), EBADF);

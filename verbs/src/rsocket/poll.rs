@@ -160,7 +160,7 @@ pub unsafe extern "C" fn rselect(
         let mut found = 0;
         for (set, event, reported) in [
             (readfds, POLLIN, POLLIN | POLLHUP | POLLERR),
-            (writefds, POLLOUT, POLLOUT | POLLERR),
+            (writefds, POLLOUT, POLLOUT | POLLHUP | POLLERR),
             (exceptfds, 0, libc::POLLPRI),
         ] {
             if set.is_null() {
