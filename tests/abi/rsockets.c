@@ -257,8 +257,10 @@ static void endings(void)
 static void killed(void)
 {
 	struct sockaddr_in address;
+	int fd, peer, error = -1;
+	socklen_t len = sizeof(error);
 	char data[16];
-	int fd, peer;
+	short ended;
 	pid_t child;
 	int ready[2];
 
@@ -279,7 +281,9 @@ static void killed(void)
 	MUST(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
 	/* It detects the end when its data is not acknowledged. */
 	CHECK(rsend(fd, "gone?", 5, 0) == 5);
-	CHECK(polled(fd, POLLIN, 50000) & (POLLERR | POLLHUP));
+	CHECK((ended = polled(fd, POLLIN, 50000)) & (POLLERR | POLLHUP));
+	CHECK(!rgetsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+	CHECK(error == (ended & POLLERR ? ECONNRESET : 0));
 	CHECK(rrecv(fd, data, sizeof(data), 0) <= 0);
 	CHECK(!rclose(fd));
 }

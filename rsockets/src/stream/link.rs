@@ -347,3 +347,27 @@ impl Link {
         stream.map_or(0, Stream::peer_iomap_entries)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::StreamSocket;
+    use super::*;
+
+    #[test]
+    fn failure_of_an_established_stream_is_one_pending_error() {
+        let listener = StreamSocket::new(false).unwrap();
+        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.listen(1).unwrap();
+        let client = StreamSocket::new(false).unwrap();
+        client.connect(listener.local_address()).unwrap();
+        let server = listener.accept().unwrap();
+        assert_eq!(client.take_error(), 0);
+        let link = client.link().unwrap();
+        lock(&link.end).stream.as_mut().unwrap().fail();
+        assert_eq!(client.take_error(), libc::ECONNRESET);
+        assert_eq!(client.take_error(), 0);
+        for socket in [client, server, listener] {
+            socket.close();
+        }
+    }
+}

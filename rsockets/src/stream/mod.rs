@@ -59,8 +59,10 @@ struct State {
     settings: Settings,
     options: Options,
     backlog: usize,
-    /// The pending error for `SO_ERROR`.
+    /// The pending error for `SO_ERROR` of a connection that was never established.
     error: i32,
+    /// Whether `SO_ERROR` has reported the failure of the established connection.
+    has_reported_failure: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -149,6 +151,7 @@ impl StreamSocket {
             options,
             backlog: 0,
             error: 0,
+            has_reported_failure: false,
         };
         let socket = Arc::new_cyclic(|me| StreamSocket {
             me: Weak::clone(me),
@@ -504,9 +507,17 @@ impl StreamSocket {
         }
     }
 
-    /// Returns and clears the pending error.
+    /// Returns and clears the pending error. The failure of an established connection is one
+    /// `ECONNRESET`.
     pub fn take_error(&self) -> i32 {
-        std::mem::take(&mut lock(&self.state).error)
+        let mut state = lock(&self.state);
+        match &state.phase {
+            Phase::Connected(link) if !state.has_reported_failure && link.ready().failed => {
+                state.has_reported_failure = true;
+                libc::ECONNRESET
+            }
+            _ => std::mem::take(&mut state.error),
+        }
     }
 
     /// Returns whether the connection is established.
