@@ -5,6 +5,7 @@
 
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 enum { BIG = 3 << 20 };
 
@@ -288,6 +289,63 @@ static void killed(void)
 	CHECK(!rclose(fd));
 }
 
+static volatile sig_atomic_t alarms;
+
+static void count_alarm(int signal)
+{
+	(void)signal;
+	alarms++;
+}
+
+/* Raises SIGALRM after 0.1 s, with a handler that has these flags. */
+static void alarm_with(int flags)
+{
+	struct sigaction action = { .sa_handler = count_alarm, .sa_flags = flags };
+
+	MUST(!sigaction(SIGALRM, &action, NULL));
+	ualarm(100000, 0);
+}
+
+static void *continue_later(void *child)
+{
+	usleep(400000);
+	MUST(!kill(*(pid_t *)child, SIGCONT));
+	return NULL;
+}
+
+/* The peer does not answer while it is stopped. */
+static void interrupted(void)
+{
+	struct sockaddr_in address;
+	int fd, ready[2], status;
+	pthread_t thread;
+	pid_t child;
+
+	MUST(!pipe(ready));
+	MUST((child = fork()) >= 0);
+	if (!child) {
+		MUST(!prctl(PR_SET_PDEATHSIG, SIGKILL));
+		fd = listener(&address);
+		MUST(write(ready[1], &address, sizeof(address)) == sizeof(address));
+		pause();
+		_exit(0);
+	}
+	MUST(read(ready[0], &address, sizeof(address)) == sizeof(address));
+	MUST(!kill(child, SIGSTOP) && waitpid(child, &status, WUNTRACED) == child);
+	MUST((fd = rsocket(AF_INET, SOCK_STREAM, 0)) >= 0);
+	alarm_with(0);
+	MINUS_ONE(rconnect(fd, (struct sockaddr *)&address, sizeof(address)), EINTR);
+	CHECK(alarms == 1);
+	/* The connection is still being established, and another call waits for it. */
+	alarm_with(SA_RESTART);
+	MUST(!pthread_create(&thread, NULL, continue_later, &child));
+	CHECK(!rconnect(fd, (struct sockaddr *)&address, sizeof(address)));
+	CHECK(alarms == 2);
+	MUST(!pthread_join(thread, NULL));
+	CHECK(!rclose(fd));
+	MUST(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
+}
+
 static int option(int fd, int level, int name)
 {
 	int value = -1;
@@ -423,7 +481,8 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "connecting", connecting }, { "receiving", receiving }, { "threads", threads },
 		{ "waiting", waiting }, { "endings", endings },
-		{ "killed", killed }, { "options", options }, { "mapping", mapping },
+		{ "killed", killed }, { "interrupted", interrupted },
+		{ "options", options }, { "mapping", mapping },
 		{ "datagrams", datagrams },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);

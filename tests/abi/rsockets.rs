@@ -36,6 +36,11 @@ fn a_killed_peer_is_detected() {
 }
 
 #[test]
+fn a_signal_interrupts_rconnect_as_sa_restart_determines() {
+    PROGRAM.passes("interrupted");
+}
+
+#[test]
 fn options_are_kept_and_checked() {
     PROGRAM.passes("options");
 }

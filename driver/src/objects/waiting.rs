@@ -159,6 +159,17 @@ impl Waiting {
     }
 }
 
+/// Sleeps until `fd` is readable, in a thread that is not cancelled. May return before that: the
+/// caller checks its condition again.
+///
+/// # Errors
+/// See [`Waiting::woke`].
+pub fn sleep_on(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut waiting = Waiting::new();
+    waiting.sleep = Sleep::on(fd);
+    waiting.sleep_here()
+}
+
 impl<T> EventQueue<T> {
     /// Takes the oldest event. If there is none, waits for one unless the descriptor has
     /// `O_NONBLOCK`.

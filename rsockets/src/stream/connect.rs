@@ -2,16 +2,17 @@
 
 use super::super::error::Error;
 use super::super::sync::lock;
-use super::super::watch::Signals;
+use super::super::watch::{Signals, Wake};
 use super::link::Link;
 use super::{Phase, State, StreamSocket};
 use rustix::io::Errno;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use urxe_driver::cm::channel::{ConnectionDetails, Details};
 use urxe_driver::cm::connection::MAX_BACKLOG;
 use urxe_driver::cm::id::State as IdState;
 use urxe_driver::cm::{ConnParam, Event, EventKind, Id};
+use urxe_driver::waiting;
 use urxe_proto::cm::wire::RejectReason;
 use urxe_proto::rsocket::wire::ConnData;
 
@@ -118,21 +119,41 @@ impl StreamSocket {
     /// Waits until the connection is established or has failed.
     ///
     /// # Errors
-    /// The reason of the failure.
+    /// The reason of the failure; `EINTR`.
     pub(super) fn wait_connected(&self) -> Result<(), Error> {
-        let mut state = lock(&self.state);
-        while matches!(state.phase, Phase::Connecting(_)) {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = self.connect_outcome() {
+            return outcome;
         }
-        match state.phase {
-            Phase::Failed if state.error != 0 => {
-                Err(Errno::from_raw_os_error(std::mem::take(&mut state.error)).into())
+        let wake = Wake::of_thread()?;
+        self.watchers.add(&wake);
+        let outcome = loop {
+            // Cleared first: a change after the check makes the descriptor readable again.
+            wake.clear();
+            if let Some(outcome) = self.connect_outcome() {
+                break outcome;
             }
-            Phase::Failed => Err(Errno::NOTCONN.into()),
-            _ => Ok(()),
+            if let Err(error) = waiting::sleep_on(wake.fd()) {
+                break Err(error.into());
+            }
+        };
+        self.watchers.remove(&wake);
+        outcome
+    }
+
+    /// Returns whether the connection was established; `None` while it is being established.
+    ///
+    /// # Errors
+    /// The reason of the failure, once; `ENOTCONN` afterwards.
+    fn connect_outcome(&self) -> Option<Result<(), Error>> {
+        let mut state = lock(&self.state);
+        match state.phase {
+            Phase::Connecting(_) => None,
+            Phase::Failed if state.error != 0 => {
+                let error = Errno::from_raw_os_error(std::mem::take(&mut state.error));
+                Some(Err(error.into()))
+            }
+            Phase::Failed => Some(Err(Errno::NOTCONN.into())),
+            _ => Some(Ok(())),
         }
     }
 
@@ -217,7 +238,7 @@ impl StreamSocket {
                 state.error = error.errno();
             }
         }
-        self.changed(Signals::STATE);
+        self.watchers.signal(Signals::STATE);
     }
 
     /// Handles the end of the handshake at the accepting side: the program can accept the
@@ -264,7 +285,7 @@ impl StreamSocket {
         if matches!(state.phase, Phase::Connecting(_)) {
             state.phase = Phase::Failed;
             state.error = errno;
-            self.changed(Signals::STATE);
+            self.watchers.signal(Signals::STATE);
         }
         drop(state);
         let me = self.me.upgrade();
@@ -280,13 +301,7 @@ impl StreamSocket {
             Phase::Connected(link) => link.peer_disconnected(),
             _ => self.failed(libc::ECONNRESET),
         }
-        self.changed(Signals::default());
-    }
-
-    /// Wakes the waiting threads. The caller holds the lock of the state if there is a new signal.
-    fn changed(&self, new: Signals) {
-        self.changed.notify_all();
-        self.watchers.signal(new);
+        self.watchers.notify();
     }
 }
 

@@ -21,7 +21,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use urxe_driver::cm::id::{Service as Kind, Transport};
 use urxe_driver::cm::{Event, Id, PortSpace};
@@ -43,8 +43,7 @@ pub struct StreamSocket {
     /// Connections for [`StreamSocket::accept`]. The queue's descriptor is the socket's number.
     arrivals: EventQueue<Arc<StreamSocket>>,
     state: Mutex<State>,
-    changed: Condvar,
-    /// The threads that wait for several sockets including this one.
+    /// The threads that wait for several sockets including this one, or for its connection.
     pub watchers: Arc<Watchers>,
     /// The file status flags of `fcntl`, such as `O_NONBLOCK`.
     pub status_flags: AtomicI32,
@@ -161,7 +160,6 @@ impl StreamSocket {
             listener,
             arrivals,
             state: Mutex::new(state),
-            changed: Condvar::new(),
             watchers: Arc::default(),
             status_flags: AtomicI32::new(0),
             descriptor_flags: AtomicI32::new(0),
