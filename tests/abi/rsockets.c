@@ -66,6 +66,66 @@ static void connecting(void)
 	CHECK(!rclose(other) && !rclose(fd));
 }
 
+/* Connects without waiting. */
+static int begin_to_connect(const struct sockaddr_in *address)
+{
+	int fd;
+
+	MUST((fd = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) >= 0);
+	MINUS_ONE(rconnect(fd, (const struct sockaddr *)address, sizeof(*address)), EINPROGRESS);
+	return fd;
+}
+
+static int connects(int fd)
+{
+	return polled(fd, POLLOUT, 20000) == POLLOUT;
+}
+
+static int stays_pending(int fd)
+{
+	return polled(fd, POLLOUT, 200) == 0;
+}
+
+/* One connection more than the backlog is established before the program accepts one, as for TCP. */
+static void backlog(void)
+{
+	struct sockaddr_in address;
+	int fd = listener(&address), clients[6], error = 0;
+	socklen_t len = sizeof(error);
+
+	CHECK(!rlisten(fd, 1));
+	for (int i = 0; i < 5; i++)
+		clients[i] = begin_to_connect(&address);
+	CHECK(connects(clients[0]) && connects(clients[1]));
+	CHECK(stays_pending(clients[2]));
+	for (int i = 0; i < 2; i++) {
+		int accepted = raccept(fd, NULL, NULL);
+
+		MUST(accepted >= 0);
+		CHECK(!rclose(accepted));
+		/* The next one follows; the fourth has withdrawn. */
+		CHECK(connects(clients[i ? 4 : 2]));
+		if (i == 0) {
+			CHECK(stays_pending(clients[3]) && stays_pending(clients[4]));
+			CHECK(!rclose(clients[3]));
+		}
+	}
+	/* A larger backlog has room for pending requests. */
+	clients[3] = begin_to_connect(&address);
+	CHECK(stays_pending(clients[3]));
+	CHECK(!rlisten(fd, 2));
+	CHECK(connects(clients[3]));
+	/* The end of the listener rejects them. */
+	clients[5] = begin_to_connect(&address);
+	CHECK(stays_pending(clients[5]));
+	CHECK(!rclose(fd));
+	CHECK(polled(clients[5], POLLOUT, 20000) & POLLERR);
+	CHECK(!rgetsockopt(clients[5], SOL_SOCKET, SO_ERROR, &error, &len));
+	CHECK(error == ECONNREFUSED);
+	for (int i = 0; i < 6; i++)
+		CHECK(!rclose(clients[i]));
+}
+
 static void receiving(void)
 {
 	struct iovec pieces[3];
@@ -479,11 +539,10 @@ static void datagrams(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
-		{ "connecting", connecting }, { "receiving", receiving }, { "threads", threads },
-		{ "waiting", waiting }, { "endings", endings },
-		{ "killed", killed }, { "interrupted", interrupted },
-		{ "options", options }, { "mapping", mapping },
-		{ "datagrams", datagrams },
+		{ "connecting", connecting }, { "backlog", backlog }, { "receiving", receiving },
+		{ "threads", threads }, { "waiting", waiting }, { "endings", endings },
+		{ "killed", killed }, { "interrupted", interrupted }, { "options", options },
+		{ "mapping", mapping }, { "datagrams", datagrams },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

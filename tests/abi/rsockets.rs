@@ -11,6 +11,11 @@ fn streams_connect_or_report_the_error() {
 }
 
 #[test]
+fn the_backlog_limits_connections_that_are_not_accepted() {
+    PROGRAM.passes("backlog");
+}
+
+#[test]
 fn every_receive_call_returns_the_sent_bytes() {
     PROGRAM.passes("receiving");
 }

@@ -8,8 +8,8 @@ use super::{Phase, State, StreamSocket};
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use urxe_driver::cm::channel::{ConnectionDetails, Details};
-use urxe_driver::cm::connection::MAX_BACKLOG;
 use urxe_driver::cm::id::State as IdState;
 use urxe_driver::cm::{ConnParam, Event, EventKind, Id};
 use urxe_driver::waiting;
@@ -30,20 +30,21 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Listens for connections. They are established even before the program accepts them.
+    /// Listens for connections. Up to `backlog` + 1 are established before the program accepts
+    /// them; further requests are answered as it accepts some.
     ///
     /// # Errors
     /// Those of [`Id::listen`].
     pub fn listen(&self, backlog: i32) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let backlog = usize::try_from(backlog).unwrap_or(MAX_BACKLOG);
-        state.backlog = backlog.clamp(1, MAX_BACKLOG);
-        if matches!(state.phase, Phase::Listening) {
-            return Ok(());
+        state.backlog.set_limit(backlog);
+        if !matches!(state.phase, Phase::Listening) {
+            // The default backlog, which is that of requests without an answer.
+            self.id.listen(0)?;
+            state.phase = Phase::Listening;
         }
-        // The service thread answers requests at once, so the default backlog is sufficient.
-        self.id.listen(0)?;
-        state.phase = Phase::Listening;
+        drop(state);
+        self.answer_pending();
         Ok(())
     }
 
@@ -55,10 +56,12 @@ impl StreamSocket {
         if !matches!(lock(&self.state).phase, Phase::Listening) {
             return Err(Errno::BADF.into());
         }
-        match self.is_nonblocking() {
-            true => self.arrivals.take().ok_or(Errno::AGAIN.into()),
-            false => Ok(self.arrivals.next()?),
-        }
+        let accepted = match self.is_nonblocking() {
+            true => self.arrivals.take().ok_or(Errno::AGAIN)?,
+            false => self.arrivals.next()?,
+        };
+        self.leave_backlog();
+        Ok(accepted)
     }
 
     /// Accepts a connection; `None` if there is none.
@@ -66,10 +69,14 @@ impl StreamSocket {
     /// # Errors
     /// `EBADF` if the socket does not listen.
     pub fn try_accept(&self) -> Result<Option<Arc<StreamSocket>>, Error> {
-        match lock(&self.state).phase {
-            Phase::Listening => Ok(self.arrivals.take()),
-            _ => Err(Errno::BADF.into()),
+        if !matches!(lock(&self.state).phase, Phase::Listening) {
+            return Err(Errno::BADF.into());
         }
+        let accepted = self.arrivals.take();
+        if accepted.is_some() {
+            self.leave_backlog();
+        }
+        Ok(accepted)
     }
 
     /// Connects to a peer; waits for the result unless the socket is nonblocking.
@@ -157,12 +164,17 @@ impl StreamSocket {
         }
     }
 
-    /// Handles an event of the socket's identifier.
+    /// Handles an event of the socket's identifier, or of a pending request's.
     pub(super) fn on_event(&self, event: &Event) {
         match (event.kind, &event.details) {
             (EventKind::ConnectRequest, Details::Connection(request)) => {
                 self.requested(&event.id, request);
             }
+            (EventKind::Rejected, _) if !Arc::ptr_eq(&event.id, &self.id) => {
+                lock(&self.state).backlog.withdraw(&event.id);
+                event.id.close();
+            }
+            _ if !Arc::ptr_eq(&event.id, &self.id) => {}
             (EventKind::ConnectResponse, Details::Connection(reply)) => self.answered(reply),
             (EventKind::Established, _) => self.established(),
             (EventKind::Rejected, _) => self.failed(libc::ECONNREFUSED),
@@ -174,12 +186,40 @@ impl StreamSocket {
 
     /// Handles a connection request.
     fn requested(&self, id: &Arc<Id>, request: &ConnectionDetails) {
-        if let Err(error) = self.answer(id, request) {
-            tracing::warn!("rsocket: rejecting a connection: {error}");
-            if let Err(error) = id.reject(RejectReason::CONSUMER, &[]) {
-                tracing::debug!(%error, "cannot reject the request");
+        let mut state = lock(&self.state);
+        if !matches!(state.phase, Phase::Listening) {
+            drop(state);
+            return id.close();
+        }
+        // While the request is pending, the listener handles its events.
+        id.tag.store(self.id.tag(), Ordering::Release);
+        state.backlog.add((Arc::clone(id), request.clone()));
+        drop(state);
+        self.answer_pending();
+    }
+
+    /// Releases a place in the backlog: the program has accepted a connection, or one has failed
+    /// before that.
+    fn leave_backlog(&self) {
+        lock(&self.state).backlog.leave();
+        self.answer_pending();
+    }
+
+    /// Answers the pending requests for which the backlog has room.
+    fn answer_pending(&self) {
+        loop {
+            let next = lock(&self.state).backlog.admit();
+            let Some((id, request)) = next else {
+                return;
+            };
+            if let Err(error) = self.answer(&id, &request) {
+                tracing::warn!("rsocket: rejecting a connection: {error}");
+                if let Err(error) = id.reject(RejectReason::CONSUMER, &[]) {
+                    tracing::debug!(%error, "cannot reject the request");
+                }
+                id.close();
+                lock(&self.state).backlog.leave();
             }
-            id.close();
         }
     }
 
@@ -207,10 +247,14 @@ impl StreamSocket {
         lock(&fresh.state).phase = Phase::Connecting(Arc::new(link));
         // Until the peer is ready, only the service owns the new socket.
         self.service.keep(Arc::<StreamSocket>::clone(&fresh));
-        id.accept(&conn_param).inspect_err(|_| {
-            self.service.forget(&*fresh);
-        })?;
-        Ok(())
+        match id.accept(&conn_param) {
+            // If the service does not keep it any more, its failure has been handled.
+            Err(error) if self.service.release(&*fresh) => {
+                self.service.forget(&*fresh);
+                Err(error.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Handles the peer's reply.
@@ -260,11 +304,14 @@ impl StreamSocket {
         if keeps_alive {
             self.service.begin_keep_alive(self);
         }
-        let listener = self.listener.as_ref().and_then(std::sync::Weak::upgrade);
-        match listener {
+        match self.listener() {
             Some(listener) => listener.arrived(me),
             None => me.close(),
         }
+    }
+
+    fn listener(&self) -> Option<Arc<StreamSocket>> {
+        self.listener.as_ref()?.upgrade()
     }
 
     /// Queues a connection for the program to accept.
@@ -291,6 +338,9 @@ impl StreamSocket {
         let me = self.me.upgrade();
         if let Some(me) = me.filter(|_| self.service.release(self)) {
             me.close();
+            if let Some(listener) = self.listener() {
+                listener.leave_backlog();
+            }
         }
     }
 

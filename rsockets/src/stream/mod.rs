@@ -1,6 +1,7 @@
 //! Stream sockets: addresses, connection phases and options. The connection itself is a
 //! `link::Link`.
 
+mod backlog;
 mod closing;
 mod connect;
 mod end;
@@ -15,6 +16,7 @@ use super::service::{self, Service, Stream};
 use super::settings::{Settings, defaults};
 use super::sync::lock;
 use super::watch::Watchers;
+use backlog::Backlog;
 use link::Link;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -57,7 +59,7 @@ struct State {
     phase: Phase,
     settings: Settings,
     options: Options,
-    backlog: usize,
+    backlog: Backlog,
     /// The pending error for `SO_ERROR` of a connection that was never established.
     error: i32,
     /// Whether `SO_ERROR` has reported the failure of the established connection.
@@ -148,7 +150,7 @@ impl StreamSocket {
             phase: Phase::Idle,
             settings,
             options,
-            backlog: 0,
+            backlog: Backlog::default(),
             error: 0,
             has_reported_failure: false,
         };
@@ -336,6 +338,16 @@ impl StreamSocket {
     /// Closes the connection and those that were not accepted, and wakes the waiting threads.
     fn release(&self) {
         self.service.forget(self);
+        let mut state = lock(&self.state);
+        if matches!(state.phase, Phase::Listening) {
+            // No connection and no request is added from now on.
+            state.phase = Phase::Idle;
+        }
+        let pending = state.backlog.take_pending();
+        drop(state);
+        for (request, _) in pending {
+            request.close();
+        }
         self.id.close();
         while let Some(unaccepted) = self.arrivals.take() {
             unaccepted.close();
