@@ -4,9 +4,9 @@
 //! connections that exceeds the backlog would take as long. A request that waits here is reported
 //! as soon as the program takes up another.
 
-use super::Address;
 use super::listener::ListenerId;
 use super::wire::Req;
+use super::{Address, timing};
 use crate::time::Time;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -21,7 +21,29 @@ pub(super) struct Waiting {
     pub transaction: u64,
     pub req: Req,
     /// The peer has given up if nothing is received from it until then.
-    pub expires: Time,
+    expires: Time,
+}
+
+impl Waiting {
+    /// Returns a request whose message arrived at `now`.
+    pub fn new(address: Address, transaction: u64, req: &Req, now: Time) -> Self {
+        Waiting {
+            address,
+            transaction,
+            req: *req,
+            expires: expiry(req, now),
+        }
+    }
+
+    fn has_expired(&self, now: Time) -> bool {
+        now >= self.expires
+    }
+}
+
+/// Returns the time by which the peer retransmits a request that arrived at `now`.
+fn expiry(req: &Req, now: Time) -> Time {
+    let ack_timeout = req.primary.local_ack_timeout;
+    now + timing::retransmission_of_peer(req.remote_response_timeout, ack_timeout)
 }
 
 /// The waiting requests by listener, each queue in the order of arrival. `K` identifies a peer's
@@ -59,18 +81,19 @@ impl<K: Copy + Eq + Hash> Admission<K> {
         true
     }
 
-    /// Records that a request was received again at `now`, in a message with this transaction ID.
-    /// Returns whether it waits. A different or expired request with the key is removed.
-    pub fn heard(&mut self, key: &K, transaction: u64, now: Time, expires: Time) -> bool {
+    /// Extends the wait of a request that was received again at `now`, in a message with this
+    /// transaction ID. Returns false if no such request waits; an expired one, and another one with
+    /// the key, are removed.
+    pub fn extend(&mut self, key: &K, transaction: u64, now: Time) -> bool {
         let Some(request) = self.requests.get_mut(key) else {
             return false;
         };
-        let is_same = request.transaction == transaction && now < request.expires;
-        match is_same {
-            true => request.expires = expires,
-            false => drop(self.requests.remove(key)),
+        if request.transaction != transaction || request.has_expired(now) {
+            self.requests.remove(key);
+            return false;
         }
-        is_same
+        request.expires = expiry(&request.req, now);
+        true
     }
 
     /// Removes a request that its peer has withdrawn. Returns whether there was one.
@@ -84,7 +107,7 @@ impl<K: Copy + Eq + Hash> Admission<K> {
         while let Some(key) = queue.pop_front() {
             self.queued -= 1;
             let request = self.requests.remove(&key);
-            if let Some(request) = request.filter(|request| now < request.expires) {
+            if let Some(request) = request.filter(|request| !request.has_expired(now)) {
                 return Some(request);
             }
         }
@@ -103,7 +126,7 @@ impl<K: Copy + Eq + Hash> Admission<K> {
 
     /// Removes the requests whose peers have given up or withdrawn them.
     fn remove_expired(&mut self, now: Time) {
-        self.requests.retain(|_, request| now < request.expires);
+        self.requests.retain(|_, request| !request.has_expired(now));
         for queue in self.queues.values_mut() {
             queue.retain(|key| self.requests.contains_key(key));
         }

@@ -4,7 +4,6 @@ use super::{Manager, NoCommId, RemoteId, Waiting, qp_of};
 use crate::cm::connection::{Connection, State, qpn_of, refusal};
 use crate::cm::outbox::Outbox;
 use crate::cm::resolution::{SidrAnswer, reply};
-use crate::cm::timing;
 use crate::cm::wire::private_data::{Info, PrivateData};
 use crate::cm::wire::{
     Answered, ApStatus, Drep, Dreq, Lap, Message, Mra, Rej, RejectReason, Rep, Req, SidrReq,
@@ -89,12 +88,7 @@ impl<I: Ids> Manager<I> {
             });
             return;
         }
-        let expires = now
-            + timing::retransmission_of_peer(
-                req.remote_response_timeout,
-                req.primary.local_ack_timeout,
-            );
-        if (self.admission).heard(&remote_id, from.transaction, now, expires) {
+        if (self.admission).extend(&remote_id, from.transaction, now) {
             self.out.counters.duplicates += 1;
             return;
         }
@@ -113,12 +107,7 @@ impl<I: Ids> Manager<I> {
             return;
         };
         if !self.listeners.take(listener) {
-            let waiting = Waiting {
-                address: from.address,
-                transaction: from.transaction,
-                req: *req,
-                expires,
-            };
+            let waiting = Waiting::new(from.address, from.transaction, req, now);
             let counters = &mut self.out.counters;
             match self.admission.add(listener, remote_id, waiting, now) {
                 true => counters.awaiting_backlog += 1,
