@@ -35,9 +35,10 @@ fn is_rsocket(number: c_int) -> bool {
     resolved(number).is_some_and(|target| target.is_rsocket())
 }
 
-/// Returns whether to call the C library's function, which reports a buffer overflow.
-fn checked(number: c_int, len: usize, room: usize) -> bool {
-    len > room || !is_rsocket(number)
+/// Returns whether the number is an rsocket's and the buffer has room for `len` bytes. Otherwise
+/// the C library's function is called, which reports a buffer overflow.
+fn is_rsocket_with_room(number: c_int, len: usize, room: usize) -> bool {
+    len <= room && is_rsocket(number)
 }
 
 /// Interposes the fortified variant of `read`.
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn __read_chk(
     // SAFETY: the functions have these types, and the arguments are the caller's under the same
     // contract.
     unsafe {
-        if !checked(number, len, room) {
+        if is_rsocket_with_room(number, len, room) {
             return read(number, buffer, len);
         }
         let number = table::find(number).map_or(number, |target| target.target());
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn __recv_chk(
     // SAFETY: the functions have these types, and the arguments are the caller's under the same
     // contract.
     unsafe {
-        if !checked(number, len, room) {
+        if is_rsocket_with_room(number, len, room) {
             return recv(number, buffer, len, flags);
         }
         let number = table::find(number).map_or(number, |target| target.target());
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
     // SAFETY: the functions have these types, and the arguments are the caller's under the same
     // contract.
     unsafe {
-        if !checked(number, len, room) {
+        if is_rsocket_with_room(number, len, room) {
             return recvfrom(number, buffer, len, flags, from, from_len);
         }
         let number = table::find(number).map_or(number, |target| target.target());

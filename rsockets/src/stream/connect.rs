@@ -270,7 +270,7 @@ impl StreamSocket {
             .and_then(|()| Ok(self.id.ready()?));
         match connected {
             Ok(()) => {
-                link.begin();
+                link.process();
                 state.phase = Phase::Connected(link);
             }
             Err(error) => {
@@ -293,7 +293,7 @@ impl StreamSocket {
             return;
         };
         let link = Arc::clone(link);
-        link.begin();
+        link.process();
         state.phase = Phase::Connected(link);
         let keeps_alive = state.options.keep_alive;
         drop(state);

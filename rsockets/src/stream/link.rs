@@ -96,8 +96,8 @@ impl Link {
         lock(&self.end).connect(id, peer)
     }
 
-    /// Allows notices to the peer.
-    pub fn begin(&self) {
+    /// Processes completions, and sends notices of buffer space to the peer.
+    pub fn process(&self) {
         self.waiters.process(&mut *lock(&self.end));
     }
 

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn inconsistent_allow_lists_are_refused() {
+    fn lists_beyond_the_limits_of_readv_are_refused() {
         let huge = [iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: usize::MAX,
