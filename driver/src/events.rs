@@ -1,8 +1,8 @@
 //! Asynchronous events: state changes of objects that no completion reports (11.6.3).
 
 use crate::event_queue::{AckCount, EventQueue};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use urxe_proto::host::QpEvent;
 use urxe_proto::ids::Qpn;
 
@@ -136,16 +136,33 @@ pub struct AsyncEvent {
 /// The asynchronous events of one opened device.
 pub type AsyncEvents = EventQueue<AsyncEvent>;
 
-impl AsyncEvents {
+/// The end of an [`AsyncEvents`] that an object sends its events to. It does not keep the queue: an
+/// object may outlive its opened device, and its events are dropped then.
+#[derive(Clone, Debug)]
+pub(crate) struct EventSender(Weak<AsyncEvents>);
+
+impl EventSender {
+    /// Creates a sender to a queue.
+    pub(crate) fn new(events: &Arc<AsyncEvents>) -> Self {
+        EventSender(Arc::downgrade(events))
+    }
+
+    /// Adds an event to the queue.
+    pub(crate) fn send(&self, kind: EventType, object: EventObject) {
+        if let Some(events) = self.0.upgrade() {
+            events.push(AsyncEvent { kind, object });
+        }
+    }
+
     /// Removes the events of an object that is being destroyed, and waits until the application has
     /// acknowledged those that it has taken.
     pub(crate) fn end(&self, origin: &Arc<Origin>) {
-        self.extract_if(|event| {
-            event
-                .object
-                .origin()
-                .is_some_and(|it| Arc::ptr_eq(it, origin))
-        });
+        if let Some(events) = self.0.upgrade() {
+            events.extract_if(|event| {
+                let its = event.object.origin();
+                its.is_some_and(|its| Arc::ptr_eq(its, origin))
+            });
+        }
         origin.acks.wait();
     }
 }

@@ -1,10 +1,12 @@
 /*
- * Threads that wait at objects that other threads destroy, as in programs that exit: a detached thread
- * waits for events, or requests the next one, after the channel is destroyed. The argument selects the case.
+ * Threads that wait at objects that other threads destroy, as in programs that exit: a detached
+ * thread waits for events, or requests the next one, after the channel is destroyed. Devices that
+ * are closed before their objects. The argument selects the case.
  */
 #include <arpa/inet.h>
 
 #include <rdma/rdma_cma.h>
+#include <sys/resource.h>
 
 #include "program.h"
 
@@ -140,12 +142,115 @@ static void channel_first(void)
 	CHECK(!rdma_destroy_id(id));
 }
 
+static void post_write(struct end *from, struct end *to, unsigned char value)
+{
+	struct ibv_sge element = sge(from, 0, 1);
+	struct ibv_send_wr *bad, wr = {
+		.sg_list = &element, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = (uintptr_t)to->data, .rkey = to->mr->rkey },
+	};
+
+	from->data[0] = value;
+	MUST(!ibv_post_send(from->qp, &wr, &bad));
+}
+
+/* Makes an end whose memory can be unmapped. */
+static struct end make_mapped_end(struct ibv_context *context)
+{
+	struct end end = make_end(context);
+
+	MUST(!ibv_dereg_mr(end.mr));
+	free(end.data);
+	end.data = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(end.data != MAP_FAILED);
+	MUST(end.mr = ibv_reg_mr(end.pd, end.data, SIZE, ALL | IBV_ACCESS_MW_BIND));
+	return end;
+}
+
+/* Closing a device ends the objects that are left: the peer has no access to memory any more. */
+static void device_first(void)
+{
+	struct ibv_context *context = open_loopback(), *closed = open_loopback();
+	struct end a = make_end(context), b = make_mapped_end(closed);
+	int command = closed->cmd_fd, events_fd = closed->async_fd;
+	struct ibv_mw_bind bind = { .bind_info = { .mr = b.mr, .addr = (uintptr_t)b.data,
+						   .length = 64,
+						   .mw_access_flags = IBV_ACCESS_REMOTE_WRITE },
+				    .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_qp_init_attr attr = { .send_cq = b.cq, .recv_cq = b.cq, .qp_type = IBV_QPT_RC };
+	struct ibv_mw *window;
+
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	MUST(window = ibv_alloc_mw(b.pd, IBV_MW_TYPE_1));
+	MUST(!ibv_bind_mw(b.qp, window, &bind));
+	CHECK(completion(&b).status == IBV_WC_SUCCESS);
+	post_write(&a, &b, 1);
+	CHECK(completion(&a).status == IBV_WC_SUCCESS);
+	CHECK(b.data[0] == 1);
+
+	FAILS(ibv_close_device(closed), 0);
+	CHECK(fcntl(command, F_GETFD) == -1);
+	CHECK(fcntl(events_fd, F_GETFD) == -1);
+	MUST(!munmap(b.data, SIZE));
+	post_write(&a, &b, 2);
+	CHECK(completion(&a).status == IBV_WC_RETRY_EXC_ERR);
+
+	NO_OBJECT(ibv_alloc_pd(closed), EBADF);
+	NO_OBJECT(ibv_create_qp(b.pd, &attr), EBADF);
+	NO_OBJECT(ibv_reg_mr(b.pd, a.data, SIZE, ALL), EBADF);
+	FAILS(ibv_dealloc_mw(window), 0);
+	b.data = NULL;
+	free_end(&b);
+	free_end(&a);
+	FAILS(ibv_close_device(context), 0);
+}
+
+/* A program that never destroys its objects can open a device any number of times. */
+static void device_only(void)
+{
+	struct rlimit few = { .rlim_cur = 64, .rlim_max = 64 };
+
+	MUST(!setrlimit(RLIMIT_NOFILE, &few));
+	for (int round = 0; round < 100; round++) {
+		struct ibv_context *context = open_loopback();
+		struct end end = { .pd = ibv_alloc_pd(context),
+				   .cq = ibv_create_cq(context, 4, NULL, NULL, 0) };
+
+		MUST(end.pd && end.cq);
+		MUST(make_qp(context, &end));
+		FAILS(ibv_close_device(context), 0);
+	}
+}
+
+/* Objects end with the last of the contexts that share them. */
+static void imported_device(void)
+{
+	struct ibv_context *context = open_loopback(), *imported;
+	struct end a = make_end(context), b = make_end(context);
+
+	MUST(imported = ibv_import_device(dup(context->cmd_fd)));
+	connect_to(a.qp, b.qp->qp_num);
+	connect_to(b.qp, a.qp->qp_num);
+	FAILS(ibv_close_device(context), 0);
+	post_write(&a, &b, 1);
+	CHECK(completion(&a).status == IBV_WC_SUCCESS);
+	CHECK(b.data[0] == 1);
+	FAILS(ibv_close_device(imported), 0);
+	free_end(&a);
+	free_end(&b);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "readers", readers },
 		{ "sleepers", sleepers },
 		{ "channel_first", channel_first },
+		{ "device_first", device_first },
+		{ "device_only", device_only },
+		{ "imported_device", imported_device },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

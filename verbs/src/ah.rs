@@ -89,7 +89,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     entry::status_or_minus_one("ibv_init_ah_from_wc", || {
         // SAFETY: `context` is null or an opened device, and `wc` null or readable: the caller's
         // contract, section Safety.
-        let (device, wc) = unsafe { (context_of(context)?.driver.device(), entry::read(wc)?) };
+        let (opened, wc) = unsafe { (context_of(context)?, entry::read(wc)?) };
         let mut attr = ibv_ah_attr::zeroed();
         attr.dlid = wc.slid;
         attr.sl = wc.sl;
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
             // section Safety. It is read as bytes, for which any alignment and any value are valid.
             let header = unsafe { grh.cast::<[u8; GRH]>().read() };
             attr.is_global = 1;
-            attr.grh = route_back(&header, device)?;
+            attr.grh = route_back(&header, opened.driver.device())?;
         }
         // SAFETY: `ah_attr` is null or writable: the caller's contract, section Safety.
         unsafe { entry::write(ah_attr, attr) }

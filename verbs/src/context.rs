@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Context;
 
@@ -15,10 +15,33 @@ use super::session::Session;
 pub(super) const COMP_VECTORS: c_int = 1;
 
 impl Handle for verbs_context {
-    type State = OpenDevice;
+    type State = Closable;
 }
 
 /// The library's state behind an `ibv_context`.
+#[derive(Debug)]
+pub(super) struct Closable(Mutex<Option<Arc<OpenDevice>>>);
+
+impl Closable {
+    /// Creates the state of a device that is open.
+    pub fn open(device: OpenDevice) -> Self {
+        Closable(Mutex::new(Some(Arc::new(device))))
+    }
+
+    fn device(&self) -> MutexGuard<'_, Option<Arc<OpenDevice>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the device; calls that use the context fail from then on.
+    ///
+    /// # Errors
+    /// `EBADF` if the device was closed before.
+    pub fn take(&self) -> Result<Arc<OpenDevice>, Errno> {
+        self.device().take().ok_or(Errno(libc::EBADF))
+    }
+}
+
+/// An opened device.
 #[derive(Debug)]
 pub(super) struct OpenDevice {
     pub driver: Context,
@@ -30,15 +53,28 @@ pub(super) struct OpenDevice {
     pub _command: OwnedFd,
 }
 
+/// Returns the device of an `ibv_context`.
+///
+/// # Errors
+/// `EINVAL` if `context` is null, `EBADF` if it was closed while objects of it were left.
+///
+/// # Safety
+/// If `context` is not null, it must be from `ibv_open_device` or `ibv_import_device`. It must not
+/// be closed, unless objects of it were left.
+pub(super) unsafe fn context_of(context: *mut ibv_context) -> Result<Arc<OpenDevice>, Errno> {
+    // SAFETY: the requirements are those of this function, section Safety.
+    let device = unsafe { closable_of(context) }?.device().clone();
+    device.ok_or(Errno(libc::EBADF))
+}
+
 /// Returns the library's state behind an `ibv_context`.
 ///
 /// # Errors
 /// `EINVAL` if `context` is null.
 ///
 /// # Safety
-/// If `context` is not null, it must be from `ibv_open_device` or `ibv_import_device`, and must
-/// not be closed during `'a`.
-pub(super) unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a OpenDevice, Errno> {
+/// As for [`context_of`]; `context` must stay live for `'a`.
+pub(super) unsafe fn closable_of<'a>(context: *mut ibv_context) -> Result<&'a Closable, Errno> {
     if context.is_null() {
         return Err(Errno(libc::EINVAL));
     }

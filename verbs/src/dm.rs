@@ -10,7 +10,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
-use super::session::{Exported, Listing};
+use super::session::{Listed, Listing};
 
 impl Handle for ibv_dm {
     type State = Memory;
@@ -68,8 +68,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
         }
         let driver = Arc::new(DeviceMemory::allocate(attr.length, attr.log_align_req)?);
         let handle = object::number();
-        let exported = Exported::Dm(Arc::downgrade(&driver));
-        let listing = device.session.export(handle, exported);
+        let listed = Listed::Dm(Arc::downgrade(&driver));
+        let listing = device.session.list(handle, listed);
         let users = device.users.add();
         Ok(create_handle(context, handle, driver, Some(listing), users))
     })

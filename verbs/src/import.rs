@@ -15,7 +15,7 @@ use super::mr;
 use super::object;
 use super::open::open;
 use super::pd::ProtectionDomain;
-use super::session::{Exported, Session};
+use super::session::{Listed, Session};
 
 /// Opens a device again by `cmd_fd`, a duplicate of the command descriptor of one of its contexts.
 /// On success the descriptor belongs to the new context.
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32
     entry::pointer("ibv_import_pd", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
-        let Exported::Pd(found) = device.session.find(pd_handle)? else {
+        let Listed::Pd(found) = device.session.find(pd_handle)? else {
             return Err(Errno(libc::EINVAL));
         };
         let driver = found.upgrade().ok_or(Errno(libc::EINVAL))?;
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut 
             object::state_of(pd)?;
             context_of((&raw const (*pd).context).read())?
         };
-        let Exported::Mr(found) = device.session.find(mr_handle)? else {
+        let Listed::Mr(found) = device.session.find(mr_handle)? else {
             return Err(Errno(libc::EINVAL));
         };
         let found = found.upgrade().ok_or(Errno(libc::EINVAL))?;
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32
     entry::pointer("ibv_import_dm", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let device = unsafe { context_of(context) }?;
-        let Exported::Dm(found) = device.session.find(dm_handle)? else {
+        let Listed::Dm(found) = device.session.find(dm_handle)? else {
             return Err(Errno(libc::EINVAL));
         };
         let driver = found.upgrade().ok_or(Errno(libc::EINVAL))?;

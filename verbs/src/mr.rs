@@ -21,7 +21,7 @@ use super::errno::{self, Errno};
 use super::ffi::*;
 use super::object::{self, Handle, Use};
 use super::registration::{ENDED, Inner, Memory, Registration};
-use super::session::{Exported, Listing};
+use super::session::{Listed, Listing};
 use super::work_request::element_from;
 
 impl Handle for ibv_mr {
@@ -86,10 +86,10 @@ unsafe fn make(
         inner: Mutex::new(Some(Inner { driver, pd })),
         memory,
     });
-    let exported = Exported::Mr(Arc::downgrade(&registration));
+    let listed = Listed::Mr(Arc::downgrade(&registration));
     let state = Region {
         registration,
-        _listing: Some(session.export(handle.handle, exported)),
+        _listing: Some(session.list(handle.handle, listed)),
         _pd: None,
     };
     Ok(object::make(handle, state))
@@ -494,18 +494,11 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     entry::status("ibv_dereg_mr", || {
         // SAFETY: `mr` is null or a live region: the caller's contract, section Safety.
         let registration = &unsafe { object::state_of(mr) }?.registration;
-        let mut inner = registration.inner();
-        if inner
-            .as_ref()
-            .is_some_and(|inner| inner.driver.has_windows())
-        {
+        let has_windows = |inner: &Inner| inner.driver.has_windows();
+        if registration.inner().as_ref().is_some_and(has_windows) {
             return Err(Errno(libc::EBUSY));
         }
-        // All imports of this registration end with it.
-        registration.domain.store(ENDED, Ordering::Release);
-        let ended = inner.take();
-        drop(inner);
-        drop(ended);
+        registration.end();
         // SAFETY: `mr` is live, and no other call uses it: the caller's contract, section Safety.
         drop(unsafe { object::free(mr) });
         Ok(())

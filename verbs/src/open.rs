@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use urxe_driver::Context;
 
-use super::context::{COMP_VECTORS, OpenDevice, context_of};
+use super::context::{COMP_VECTORS, Closable, OpenDevice, closable_of};
 use super::device;
 use super::entry;
 use super::errno::Errno;
@@ -60,7 +60,7 @@ pub(super) unsafe fn open(
         _command,
     };
     let events = Arc::clone(state.driver.events());
-    let made = object::make(handle, state);
+    let made = object::make(handle, Closable::open(state));
     // SAFETY: `made` was created above and is live. This takes an address and makes no reference.
     let context = unsafe { &raw mut (*made).context };
     EVENTS.add(context, &events);
@@ -128,8 +128,11 @@ fn describe(device: *mut ibv_device) -> verbs_context {
 
 /// Closes a device.
 ///
-/// As in rdma-core this succeeds while objects of the device exist. These keep the state that they
-/// need, so they may be destroyed later.
+/// As in rdma-core this succeeds while objects of the device are left, closes the descriptors of
+/// the context, and ends these objects: queue pairs leave the network, and registrations end. If a
+/// context that was imported from this one is open, or that this one was imported from, the objects
+/// end when the last of them is closed. The memory of the context stays, and that of the objects:
+/// unlike in rdma-core they may still be destroyed. Calls that need the device fail with `EBADF`.
 ///
 /// # Safety
 /// `context` must be null or from [`ibv_open_device`] or `ibv_import_device`, and not closed yet.
@@ -137,18 +140,18 @@ fn describe(device: *mut ibv_device) -> verbs_context {
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     entry::status_or_minus_one("ibv_close_device", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let users = unsafe { context_of(context) }?.users.count();
-        // SAFETY: `context` is non-null, since `context_of` accepted it, and live: the caller's
+        let opened = unsafe { closable_of(context) }?.take()?;
+        // SAFETY: `context` is non-null, since `closable_of` accepted it, and live: the caller's
         // contract, section Safety. The member is read without a reference.
         let device = unsafe { (&raw const (*context).device).read() };
         EVENTS.remove(context);
-        if users > 0 {
-            tracing::debug!("a device was closed while {users} of its objects were left");
-            return Ok(());
+        match opened.users.count() {
+            // SAFETY: `context` is live, and no other call uses it: the caller's contract, section
+            // Safety. No object refers to it.
+            0 => drop(unsafe { object::free(verbs_context_of(context)) }),
+            left => tracing::debug!("a device was closed while {left} of its objects were left"),
         }
-        // SAFETY: `context` is live, and no other call uses it: the caller's contract, section
-        // Safety. No object refers to it, since `users` is 0.
-        drop(unsafe { object::free(verbs_context_of(context)) });
+        drop(opened);
         device::release(device.cast());
         Ok(())
     })

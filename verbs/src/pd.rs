@@ -10,7 +10,7 @@ use super::context::context_of;
 use super::entry;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
-use super::session::{Exported, Listing};
+use super::session::{Listed, Listing};
 
 impl Handle for ibv_pd {
     type State = ProtectionDomain;
@@ -79,9 +79,9 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
             handle: object::number(),
         };
         let driver = device.driver.create_pd();
-        let exported = Exported::Pd(Arc::downgrade(&driver));
+        let listed = Listed::Pd(Arc::downgrade(&driver));
         let state = ProtectionDomain {
-            _listing: Some(device.session.export(handle.handle, exported)),
+            _listing: Some(device.session.list(handle.handle, listed)),
             ..ProtectionDomain::imported(driver, device.users.add())
         };
         Ok(object::make(handle, state))

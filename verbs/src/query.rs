@@ -131,8 +131,8 @@ pub unsafe extern "C" fn ibv_query_device(
         // SAFETY: `context` is null or an opened device, and `device_attr` null or writable: the
         // caller's contract, section Safety.
         unsafe {
-            let device = context_of(context)?.driver.device();
-            entry::write(device_attr, device_attributes(device))
+            let opened = context_of(context)?;
+            entry::write(device_attr, device_attributes(opened.driver.device()))
         }
     })
 }
@@ -158,7 +158,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let device = unsafe { context_of(context) }?.driver.device();
+        let opened = unsafe { context_of(context) }?;
+        let device = opened.driver.device();
         // Members that stay zero report absent features: TSO, raw packet offloads, tag matching,
         // PCI atomics, and on-demand paging if the kernel does not offer it.
         let mut all = ibv_device_attr_ex::zeroed();
@@ -284,7 +285,8 @@ pub(super) unsafe extern "C" fn query_port(
 ) -> c_int {
     entry::status("ibv_query_port", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let device = unsafe { context_of(context) }?.driver.device();
+        let opened = unsafe { context_of(context) }?;
+        let device = opened.driver.device();
         check_port(port_num)?;
         // SAFETY: `port_attr` is null or points to `port_attr_len` writable bytes: the caller's
         // contract, section Safety.
@@ -337,7 +339,8 @@ pub unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     entry::status_or_minus_one("ibv_query_gid", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let device = unsafe { context_of(context) }?.driver.device();
+        let opened = unsafe { context_of(context) }?;
+        let device = opened.driver.device();
         check_port(port_num)?;
         let raw = gid_at(device, index)?.unwrap_or_default().0;
         // SAFETY: `gid` is null or writable: the caller's contract, section Safety.
@@ -360,7 +363,8 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
 ) -> c_int {
     entry::status("ibv_query_gid_ex", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let device = unsafe { context_of(context) }?.driver.device();
+        let opened = unsafe { context_of(context) }?;
+        let device = opened.driver.device();
         check_entries(flags, entry_size)?;
         check_port(port_num)?;
         let gid = gid_at(device, gid_index)?.ok_or(Errno(libc::ENODATA))?;
@@ -398,7 +402,8 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
 ) -> isize {
     entry::count("ibv_query_gid_table", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let device = unsafe { context_of(context) }?.driver.device();
+        let opened = unsafe { context_of(context) }?;
+        let device = opened.driver.device();
         check_entries(flags, entry_size)?;
         let gids = device.gids();
         if gids.len() > max_entries {
@@ -429,7 +434,8 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     const SYSFS_ROCE_V2: u32 = 1;
     entry::status_or_minus_one("ibv_query_gid_type", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
-        let device = unsafe { context_of(context) }?.driver.device();
+        let opened = unsafe { context_of(context) }?;
+        let device = opened.driver.device();
         check_port(port_num)?;
         gid_at(device, index)?;
         // SAFETY: `kind` is null or writable: the caller's contract, section Safety.

@@ -1,6 +1,6 @@
 //! Registrations of memory, which several `ibv_mr` may share.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use urxe_driver::Mr;
@@ -46,6 +46,15 @@ pub(super) enum Memory {
 }
 
 impl Registration {
+    /// Ends the registration, for all imports of it.
+    pub fn end(&self) {
+        let mut inner = self.inner();
+        self.domain.store(ENDED, Ordering::Release);
+        let ended = inner.take();
+        drop(inner);
+        drop(ended);
+    }
+
     pub fn inner(&self) -> MutexGuard<'_, Option<Inner>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

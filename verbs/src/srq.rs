@@ -13,6 +13,7 @@ use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
+use super::session::{Listed, Listing};
 
 impl Handle for ibv_srq {
     type State = SharedQueue;
@@ -25,6 +26,7 @@ pub(super) struct SharedQueue {
     /// The queue pairs that receive from it.
     pub users: Users,
     _uses: Vec<Use>,
+    _listing: Listing,
 }
 
 /// Returns the library's state behind an `ibv_srq`.
@@ -162,16 +164,19 @@ unsafe fn create(
     // after `object::state_of` has rejected a null `pd`, and without a reference.
     let (domain, context) = unsafe { (object::state_of(pd)?, (&raw const (*pd).context).read()) };
     // SAFETY: `context` is the domain's own context, which outlives the domain.
-    let device = &unsafe { context_of(context) }?.driver;
+    let device = unsafe { context_of(context) }?;
     let attr = attributes_from(&init_attr.attr);
     let mut uses = vec![domain.users.add()];
     let driver = match membership {
-        None => device.create_srq(&domain.driver, attr)?,
+        None => device.driver.create_srq(&domain.driver, attr)?,
         Some(Membership { xrcd, cq }) => {
             // SAFETY: `xrcd` and `cq` are null or live: the caller's contract, section Safety.
             let (xrcd, cq) = unsafe { (object::state_of(xrcd)?, queue_in(cq, context)?) };
             uses.extend([xrcd.users.add(), cq.users.add()]);
-            device.create_srq_in(&xrcd.driver, &cq.driver, &domain.driver, attr)?
+            let (xrcd, cq) = (&xrcd.driver, &cq.driver);
+            device
+                .driver
+                .create_srq_in(xrcd, cq, &domain.driver, attr)?
         }
     };
     let mut handle = ibv_srq::zeroed();
@@ -180,10 +185,12 @@ unsafe fn create(
     handle.pd = pd;
     handle.handle = object::number();
     let attr = to_ibv_srq_attr(&driver.attributes());
+    let listed = Listed::Srq(Arc::downgrade(&driver));
     let state = SharedQueue {
         driver: Arc::clone(&driver),
         users: Users::default(),
         _uses: uses,
+        _listing: device.session.list(handle.handle, listed),
     };
     let srq = object::make(handle, state);
     driver.origin.set_tag(srq.expose_provenance());

@@ -15,6 +15,7 @@ use super::errno::Errno;
 use super::ffi::*;
 use super::object::{self, Handle, Use, Users};
 use super::qp::{Ownership, QueuePair};
+use super::session::Listed;
 
 impl Handle for ibv_xrcd {
     type State = XrcDomain;
@@ -125,12 +126,14 @@ pub(super) unsafe extern "C" fn open_qp(
         handle.qp_base.qp_num = attr.qp_num;
         handle.qp_base.state = share.qp().state() as ibv_qp_state;
         handle.qp_base.qp_type = attr.qp_type;
+        let listed = Listed::Share(Arc::downgrade(&share));
         let state = QueuePair {
             driver: Arc::clone(share.qp()),
             ownership: Ownership::Opened(Arc::clone(&share)),
             staging: None,
             flows: Users::default(),
             _uses: vec![domain.users.add()],
+            _listing: device.session.list(handle.qp_base.handle, listed),
         };
         let qp = object::make(handle, state);
         share.origin().set_tag(qp.expose_provenance());

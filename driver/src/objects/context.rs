@@ -79,7 +79,7 @@ impl Context {
     pub fn create_cq_ex(&self, init: CqInit) -> Result<Arc<Cq>, CqError> {
         let counted = counters::of_device(self.device.name()).count(Resource::Cq);
         let monitor = Arc::clone(path::get().cqs());
-        Cq::with(init, Arc::clone(&self.events), monitor, Some(counted))
+        Cq::with(init, &self.events, monitor, Some(counted))
     }
 
     /// Creates a shared receive queue.

@@ -11,7 +11,7 @@ impl Cq {
     ///
     /// # Errors
     /// [`CqError::Size`] and [`CqError::NoMemory`].
-    pub fn new(init: CqInit, events: Arc<AsyncEvents>) -> Result<Arc<Cq>, CqError> {
+    pub fn new(init: CqInit, events: &Arc<AsyncEvents>) -> Result<Arc<Cq>, CqError> {
         Cq::with(init, events, Arc::clone(path::get().cqs()), None)
     }
 

@@ -120,7 +120,7 @@ mod tests {
             capacity: 1,
             ..CqInit::default()
         };
-        let (cq, pd) = (Cq::new(cq, Arc::clone(&events)).unwrap(), Pd::new());
+        let (cq, pd) = (Cq::new(cq, &events).unwrap(), Pd::new());
         let smallest = SrqAttr {
             max_wr: 1,
             ..SrqAttr::default()

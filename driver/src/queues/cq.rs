@@ -7,7 +7,7 @@ pub(crate) use monitor::CqMonitor;
 
 use crate::counters::ResourceCount;
 use crate::event_queue::{AckCount, EventQueue};
-use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
+use crate::events::{AsyncEvents, EventObject, EventSender, EventType, Origin};
 use crate::scheduling::affinity::CqAffinity;
 use crate::scheduling::moderation::Moderation;
 use crate::sync::{Mutex, lock};
@@ -65,7 +65,7 @@ pub struct Cq {
     channel: Option<Arc<Channel>>,
     stamps: bool,
     ignores_overrun: bool,
-    events: Arc<AsyncEvents>,
+    events: EventSender,
     monitor: Arc<CqMonitor<Cq>>,
     /// The affinity of this queue and of its queue pairs.
     pub(crate) affinity: CqAffinity,
@@ -114,7 +114,7 @@ impl Cq {
     /// [`CqError::Size`] and [`CqError::NoMemory`].
     pub(crate) fn with(
         init: CqInit,
-        events: Arc<AsyncEvents>,
+        events: &Arc<AsyncEvents>,
         monitor: Arc<CqMonitor<Cq>>,
         counted: Option<ResourceCount>,
     ) -> Result<Arc<Cq>, CqError> {
@@ -125,7 +125,7 @@ impl Cq {
             channel: init.channel,
             stamps: init.stamps,
             ignores_overrun: init.ignores_overrun,
-            events,
+            events: EventSender::new(events),
             monitor,
             affinity: CqAffinity::default(),
             users: Mutex::default(),
@@ -220,10 +220,8 @@ impl Cq {
 
     fn report_overrun(self: &Arc<Self>) {
         tracing::warn!(capacity = self.capacity(), "a completion queue overran");
-        self.events.push(AsyncEvent {
-            kind: EventType::CqErr,
-            object: EventObject::Cq(Arc::clone(&self.origin)),
-        });
+        let origin = Arc::clone(&self.origin);
+        self.events.send(EventType::CqErr, EventObject::Cq(origin));
         self.monitor.overran(Arc::clone(self));
     }
 

@@ -7,7 +7,7 @@ use super::cq::Cq;
 use super::limits::MAX_SGE;
 use super::xrcd::{AddError, Domain};
 use crate::counters::{Resource, ResourceCount};
-use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
+use crate::events::{AsyncEvents, EventObject, EventSender, EventType, Origin};
 use crate::pd::Pd;
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::ops::RangeInclusive;
@@ -136,7 +136,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Srq {
     pd: Arc<Pd>,
-    events: Arc<AsyncEvents>,
+    events: EventSender,
     shared: Mutex<Shared>,
     member: Option<Member>,
     _counted: Option<ResourceCount>,
@@ -196,7 +196,7 @@ impl Srq {
         };
         Ok(Arc::new(Srq {
             pd: Arc::clone(pd),
-            events: Arc::clone(events),
+            events: EventSender::new(events),
             shared: Mutex::new(shared),
             member,
             _counted: pd.count(Resource::Srq),
@@ -271,10 +271,8 @@ impl Srq {
         let reached = shared.reaches_limit();
         drop(shared);
         if reached {
-            self.events.push(AsyncEvent {
-                kind: EventType::SrqLimitReached,
-                object: EventObject::Srq(Arc::clone(&self.origin)),
-            });
+            let object = EventObject::Srq(Arc::clone(&self.origin));
+            self.events.send(EventType::SrqLimitReached, object);
         }
     }
 
@@ -282,10 +280,15 @@ impl Srq {
     /// application has acknowledged those that it has got. To be called before the last reference
     /// is dropped.
     pub fn retire(&self) {
-        if let Some(member) = &self.member {
-            member.domain.remove(member.number);
-        }
+        self.leave_domain();
         self.events.end(&self.origin);
+    }
+
+    /// Removes the queue from its domain, if it has one: messages cannot name it any more.
+    pub fn leave_domain(&self) {
+        if let Some(member) = &self.member {
+            member.domain.remove(member.number, self);
+        }
     }
 }
 

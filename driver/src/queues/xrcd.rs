@@ -114,10 +114,15 @@ impl<S> Domain<S> {
         Ok(member)
     }
 
-    /// Removes a shared receive queue. No message uses the queue after the return.
-    pub(crate) fn remove(&self, srqn: Srqn) {
+    /// Removes a shared receive queue, if it still has this number here. No message uses the queue
+    /// after the return.
+    pub(crate) fn remove(&self, srqn: Srqn, member: &S) {
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = members.remove(&srqn);
+        let is_here = |found: &Arc<S>| std::ptr::eq(&raw const **found, member);
+        let removed = match members.get(&srqn).is_some_and(is_here) {
+            true => members.remove(&srqn),
+            false => None,
+        };
         drop(members);
         drop(removed);
     }

@@ -20,6 +20,7 @@ use crate::entry;
 use crate::errno::Errno;
 use crate::ffi::*;
 use crate::object::{self, Place, Use, Users};
+use crate::session::{Listed, Session};
 use crate::srq::{SharedQueue, shared_of};
 use crate::wq;
 
@@ -172,7 +173,7 @@ unsafe fn create(
     let mut uses = vec![domain.users.add()];
     let mut objects = QpObjects {
         pd,
-        ..QpObjects::none()
+        ..QpObjects::none(context)
     };
     let queue = |queue: *mut ibv_cq, uses: &mut Vec<Use>| {
         // SAFETY: `queue` is one of the queues in `init_attr`, so null or live: the caller's
@@ -209,7 +210,7 @@ unsafe fn create(
         }
     };
     // SAFETY: `context` is the domain's own context, which outlives the domain.
-    let device = &unsafe { context_of(context) }?.driver;
+    let device = unsafe { context_of(context) }?;
     let place = Place::from(domain.allocators.as_ref(), Kind::QueuePair)?;
     let init = QpInit {
         service,
@@ -220,9 +221,10 @@ unsafe fn create(
         block_own_multicast: init_attr.block_own_multicast,
     };
     let staging = init_attr.send_ops.map(Staging::new).transpose()?;
-    let driver = device.create_qp(&domain.driver, init)?;
+    let driver = device.driver.create_qp(&domain.driver, init)?;
+    let session = &device.session;
     Ok(create_handle(
-        place, context, &init_attr, &objects, driver, staging, uses,
+        place, session, &init_attr, &objects, driver, staging, uses,
     ))
 }
 
@@ -252,10 +254,10 @@ unsafe fn create_target(
     // its own is empty.
     let driver = device.driver.create_qp(&Pd::new(), init)?;
     let uses = vec![domain.users.add()];
-    let objects = QpObjects::none();
+    let objects = QpObjects::none(context);
     Ok(create_handle(
         Place::on_heap(),
-        context,
+        &device.session,
         &init_attr,
         &objects,
         driver,
@@ -266,6 +268,7 @@ unsafe fn create_target(
 
 /// The objects whose pointers an `ibv_qp` has as members.
 struct QpObjects {
+    context: *mut ibv_context,
     pd: *mut ibv_pd,
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
@@ -273,8 +276,9 @@ struct QpObjects {
 }
 
 impl QpObjects {
-    fn none() -> Self {
+    fn none(context: *mut ibv_context) -> Self {
         Self {
+            context,
             pd: ptr::null_mut(),
             send_cq: ptr::null_mut(),
             recv_cq: ptr::null_mut(),
@@ -286,7 +290,7 @@ impl QpObjects {
 /// Creates the `ibv_qp` of a queue pair of the driver, and returns it with its capacities.
 fn create_handle(
     place: Place<ibv_qp_ex>,
-    context: *mut ibv_context,
+    session: &Arc<Session>,
     init_attr: &QpInitAttr,
     objects: &QpObjects,
     driver: Arc<Qp>,
@@ -294,7 +298,7 @@ fn create_handle(
     uses: Vec<Use>,
 ) -> (*mut ibv_qp, ibv_qp_cap) {
     let mut handle = ibv_qp_ex::zeroed();
-    handle.qp_base.context = context;
+    handle.qp_base.context = objects.context;
     handle.qp_base.qp_context = init_attr.qp_context;
     handle.qp_base.pd = objects.pd;
     handle.qp_base.send_cq = objects.send_cq;
@@ -305,12 +309,14 @@ fn create_handle(
     handle.qp_base.state = driver.state() as ibv_qp_state;
     handle.qp_base.qp_type = init_attr.qp_type;
     extended::fill(&mut handle);
+    let listed = Listed::Qp(Arc::downgrade(&driver));
     let state = QueuePair {
         driver: Arc::clone(&driver),
         staging,
         flows: Users::default(),
         ownership: Ownership::Created,
         _uses: uses,
+        _listing: session.list(handle.qp_base.handle, listed),
     };
     let qp = place.make(handle, state);
     driver.origin().set_tag(qp.expose_provenance());

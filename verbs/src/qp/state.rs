@@ -12,6 +12,7 @@ use super::staging::Staging;
 use crate::errno::Errno;
 use crate::ffi::*;
 use crate::object::{self, Handle, Use, Users};
+use crate::session::Listing;
 
 impl Handle for ibv_qp_ex {
     type State = QueuePair;
@@ -30,6 +31,7 @@ pub(crate) struct QueuePair {
     pub ownership: Ownership,
     /// The objects that it uses.
     pub _uses: Vec<Use>,
+    pub _listing: Listing,
 }
 
 /// How a program obtained a queue pair.

@@ -9,12 +9,17 @@ use std::sync::Arc;
 
 impl Qp {
     /// Releases the creator's ownership, removes the queue pair's events, and waits until the
-    /// application has acknowledged those that it has taken. The last owner's release takes the
-    /// queue pair off the network and removes its completions. Must be called before the last
+    /// application has acknowledged those that it has taken. Must be called before the last
     /// reference is dropped.
     pub fn destroy(self: &Arc<Self>) {
-        self.leave_owner(&self.creator);
+        self.disown();
         self.creator.end();
+    }
+
+    /// Releases the creator's ownership, once. The last owner's release takes the queue pair off
+    /// the network and removes its completions.
+    pub fn disown(self: &Arc<Self>) {
+        self.leave_owner(&self.creator);
     }
 
     /// Releases one ownership.

@@ -33,11 +33,16 @@ impl Share {
         self.owner.origin()
     }
 
-    /// Closes this share. The last owner destroys the queue pair. Waits until the application has
-    /// acknowledged the events that it has taken. Must be called before the last reference is
-    /// dropped.
+    /// Closes this share, removes its events, and waits until the application has acknowledged
+    /// those that it has taken. Must be called before the last reference is dropped.
     pub fn close(&self) {
-        self.qp.leave_owner(&self.owner);
+        self.disown();
         self.owner.end();
+    }
+
+    /// Releases the ownership of this share, once. The last owner's release takes the queue pair
+    /// off the network and removes its completions.
+    pub fn disown(&self) {
+        self.qp.leave_owner(&self.owner);
     }
 }

@@ -1,7 +1,7 @@
 //! The owners of a queue pair: its creator, and those that opened an XRC target (annex A14). Its
 //! events go to all of them, and it lives until the last one leaves.
 
-use crate::events::{AsyncEvent, AsyncEvents, EventObject, EventType, Origin};
+use crate::events::{AsyncEvents, EventObject, EventSender, EventType, Origin};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use urxe_proto::ids::Qpn;
@@ -11,7 +11,7 @@ use urxe_proto::ids::Qpn;
 pub(crate) struct Owner {
     /// Whether it opened the queue pair, and did not create it.
     is_share: bool,
-    events: Arc<AsyncEvents>,
+    events: EventSender,
     origin: Arc<Origin>,
 }
 
@@ -29,7 +29,7 @@ impl Owner {
     fn new(qpn: Qpn, events: &Arc<AsyncEvents>, is_share: bool) -> Arc<Self> {
         Arc::new(Owner {
             is_share,
-            events: Arc::clone(events),
+            events: EventSender::new(events),
             origin: Origin::of_qp(qpn),
         })
     }
@@ -51,7 +51,7 @@ impl Owner {
             true => EventObject::Share(origin),
             false => EventObject::Qp(origin),
         };
-        self.events.push(AsyncEvent { kind, object });
+        self.events.send(kind, object);
     }
 }
 
@@ -81,10 +81,11 @@ impl Owners {
         alive
     }
 
-    /// Removes an owner. Returns true if no owner is left.
+    /// Removes an owner. Returns true if it was the last one.
     pub(crate) fn leave(&self, owner: &Arc<Owner>) -> bool {
         let mut owners = lock(&self.0);
+        let is_alive = !owners.is_empty();
         owners.retain(|other| !Arc::ptr_eq(other, owner));
-        owners.is_empty()
+        is_alive && owners.is_empty()
     }
 }

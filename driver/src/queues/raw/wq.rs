@@ -226,7 +226,7 @@ mod tests {
             capacity: 8,
             ..CqInit::default()
         };
-        let cq = Cq::new(init, events).unwrap();
+        let cq = Cq::new(init, &events).unwrap();
         let wq = Wq::new(&Pd::new(), &cq, 4, 1).unwrap();
         assert!(wq.modify(WqState::Ready));
         wq
