@@ -2,15 +2,29 @@
 
 mod common;
 
-use common::{ALL, Buffer, End, pair};
+use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 use urxe_driver::events::{AsyncEvent, EventObject, EventType};
 use urxe_proto::qp::{AddressVector, AttrMask, PathMigState, QpAttr, QpState};
-use urxe_proto::work::{SendOp, WcStatus};
+use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, WcStatus};
+
+/// Returns an end's next event.
+fn next_event(end: &End) -> AsyncEvent {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = end.context.events().take() {
+            return event;
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "no event");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// Returns the kind of an end's next event, which must concern its queue pair.
 fn event(end: &End) -> EventType {
-    let AsyncEvent { kind, object } = end.context.events().next().unwrap();
+    let AsyncEvent { kind, object } = next_event(end);
     assert!(matches!(object, EventObject::Qp(qp) if Arc::ptr_eq(&qp, end.qp.origin())));
     kind
 }
@@ -78,18 +92,36 @@ fn an_invalid_request_raises_a_responder_event() {
 #[test]
 fn overrun_of_its_completion_queue_is_fatal_to_a_queue_pair() {
     let (a, b) = (End::new(None, 2), End::new(None, 16));
-    a.init();
-    b.init();
-    a.connect(&b, |_| {});
-    b.connect(&a, |_| {});
     let (from, to) = (Buffer::new(&a.pd, 8, ALL), Buffer::new(&b.pd, 8, ALL));
     let (addr, rkey) = (to.mr.addr(), to.mr.rkey());
-    for wr_id in 0..5 {
-        a.post(wr_id, SendOp::Write { addr, rkey }, &[from.sge(0, 8)]);
+    for round in 0..3 {
+        let tune = |attr: &mut QpAttr| {
+            attr.rq_psn = attr.rq_psn + 100 * round;
+            attr.sq_psn = attr.sq_psn + 100 * round;
+        };
+        a.init();
+        b.init();
+        a.connect(&b, tune);
+        b.connect(&a, tune);
+        let mut posting = a.qp.start_posting();
+        for wr_id in 0..5 {
+            let write = SendWr {
+                wr_id,
+                op: SendOp::Write { addr, rkey },
+                flags: SendFlags::SIGNALED,
+                payload: Payload::Sges(&[from.sge(0, 8)]),
+                dest: None,
+            };
+            posting.post(&write).unwrap();
+        }
+        drop(posting);
+        assert_eq!(next_event(&a).kind, EventType::CqErr);
+        assert_eq!(event(&a), EventType::QpFatal);
+        assert!(a.context.events().take().is_none(), "one event for all");
+        for end in [&a, &b] {
+            end.qp.modify(&QpAttr::default(), AttrMask::STATE).unwrap();
+        }
     }
-    let first = a.context.events().next().unwrap();
-    assert_eq!(first.kind, EventType::CqErr);
-    assert_eq!(event(&a), EventType::QpFatal);
 }
 
 #[test]

@@ -265,12 +265,54 @@ static void targets(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+/* A target fails when the completion queue of a shared receive queue overruns. */
+static void overrun_target(void)
+{
+	struct ibv_context *context = open_loopback();
+	struct end a = make_end(context), b = make_end(context), small = b;
+	struct ibv_qp *initiator, *target;
+	struct ibv_async_event event;
+	struct ibv_xrcd *xrcd;
+	struct ibv_srq *srq;
+	uint32_t number;
+
+	MUST(small.cq = ibv_create_cq(context, 1, NULL, NULL, 0));
+	MUST(xrcd = open_domain(context, -1, O_CREAT));
+	MUST(srq = make_member(&small, xrcd));
+	MUST(!ibv_get_srq_num(srq, &number));
+	MUST(initiator = make_initiator(&a));
+	MUST(target = make_target(context, xrcd));
+	connect_to(initiator, target->qp_num);
+	connect_to(target, initiator->qp_num);
+	CHECK(!post_shared(srq, &b, 2));
+	MUST(!send_message(&a, initiator, number, IBV_WR_SEND, NULL));
+	MUST(!send_message(&a, initiator, number, IBV_WR_SEND, NULL));
+	MUST(!ibv_get_async_event(context, &event));
+	CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == small.cq);
+	ibv_ack_async_event(&event);
+	do {
+		MUST(!ibv_get_async_event(context, &event));
+		CHECK(event.element.qp == target);
+		ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_QP_FATAL);
+
+	FAILS(ibv_destroy_qp(initiator), 0);
+	FAILS(ibv_destroy_qp(target), 0);
+	FAILS(ibv_destroy_srq(srq), 0);
+	FAILS(ibv_close_xrcd(xrcd), 0);
+	FAILS(ibv_destroy_cq(small.cq), 0);
+	free_end(&a);
+	free_end(&b);
+	FAILS(ibv_close_device(context), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "queues", queues },
 		{ "domains", domains },
 		{ "targets", targets },
+		{ "overrun_target", overrun_target },
 	};
 	return run_case(cases, sizeof(cases) / sizeof(*cases), argc, argv);
 }

@@ -16,6 +16,11 @@ fn domain_belongs_to_a_file_and_is_kept_while_it_is_used() {
 }
 
 #[test]
+fn a_target_fails_when_the_completion_queue_of_its_receives_overruns() {
+    PROGRAM.passes("overrun_target");
+}
+
+#[test]
 fn an_opened_target_lives_until_its_last_close() {
     PROGRAM.passes("targets");
 }

@@ -145,17 +145,16 @@ impl Engine {
         worked
     }
 
-    /// Moves the queue pairs of a completion queue that overran to the error state.
-    fn fail_users(&self, cq: &Cq) {
-        for qpn in cq.users() {
+    /// Moves the queue pairs of a completion queue that overran to the error state. One that is
+    /// being destroyed is no longer in the table, and completes nothing.
+    fn fail_users(&self, cq: &Arc<Cq>) {
+        cq.fail_users(|| {
             let qps = self.qps.read();
-            // A queue pair that is being destroyed is no longer in the table, and completes
-            // nothing.
-            if let Some(qp) = qps.get(qpn) {
+            for qp in qps.iter().filter(|qp| qp.completes_to(cq)) {
                 let effects = qp.fail(regions().table());
                 self.apply(qp, effects);
             }
-        }
+        });
     }
 
     /// Returns whether [`Engine::run_pending`] has work to do.

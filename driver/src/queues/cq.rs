@@ -10,9 +10,8 @@ use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvents, EventObject, EventSender, EventType, Origin};
 use crate::scheduling::affinity::CqAffinity;
 use crate::scheduling::moderation::Moderation;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 use entries::{Added, Entries, Request};
-use std::collections::HashSet;
 use std::sync::Arc;
 use urxe_net::{now, wall};
 use urxe_proto::ids::Qpn;
@@ -35,8 +34,8 @@ pub struct CqInit {
     pub channel: Option<Arc<Channel>>,
     /// Whether completions carry timestamps.
     pub stamps: bool,
-    /// Whether a new completion replaces the oldest one when the queue is full. Otherwise the queue
-    /// is unusable after an overrun.
+    /// Whether a new completion replaces the oldest one when the queue is full. Otherwise it is
+    /// lost, and the queue pairs that complete to the queue fail.
     pub ignores_overrun: bool,
 }
 
@@ -58,6 +57,39 @@ impl Stamp {
     }
 }
 
+/// Whether completions are lost, because the queue is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum OverrunState {
+    #[default]
+    None,
+    /// An overrun was reported, which includes all until its queue pairs fail.
+    Reported,
+    /// The queue pairs are failing, which may flush more work requests than the queue has room for.
+    Failing,
+}
+
+impl OverrunState {
+    /// Records a lost completion. Returns whether it is to be reported.
+    fn add(&mut self, is_flush: bool) -> bool {
+        let is_new = match self {
+            Self::None => true,
+            Self::Reported => false,
+            Self::Failing => !is_flush,
+        };
+        if is_new {
+            *self = Self::Reported;
+        }
+        is_new
+    }
+
+    /// Records that the queue pairs have failed: the next overrun is another one.
+    fn end(&mut self) {
+        if *self == Self::Failing {
+            *self = Self::None;
+        }
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -65,12 +97,11 @@ pub struct Cq {
     channel: Option<Arc<Channel>>,
     stamps: bool,
     ignores_overrun: bool,
+    overrun: Mutex<OverrunState>,
     events: EventSender,
     monitor: Arc<CqMonitor<Cq>>,
     /// The affinity of this queue and of its queue pairs.
     pub(crate) affinity: CqAffinity,
-    /// The queue pairs that use this queue; they fail when it overruns.
-    users: Mutex<HashSet<Qpn>>,
     _counted: Option<ResourceCount>,
     /// Events of the channel that the application has not acknowledged.
     pub channel_acks: AckCount,
@@ -102,7 +133,7 @@ impl CqError {
     }
 }
 
-/// The queue is full: a completion was lost, and the queue is unusable (11.6.3.1).
+/// The queue is full: a completion was lost (11.6.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Overrun;
 
@@ -125,10 +156,10 @@ impl Cq {
             channel: init.channel,
             stamps: init.stamps,
             ignores_overrun: init.ignores_overrun,
+            overrun: Mutex::default(),
             events: EventSender::new(events),
             monitor,
             affinity: CqAffinity::default(),
-            users: Mutex::default(),
             _counted: counted,
             channel_acks: AckCount::default(),
             origin: Origin::new(),
@@ -208,8 +239,9 @@ impl Cq {
             Added::Quiet => {}
             Added::Notify => self.notify(),
             Added::NotifyAt(at) => self.monitor.delay(self, at),
-            Added::Overran { first } => {
-                if first {
+            Added::Overran => {
+                let is_flush = completion.status == WcStatus::WrFlushErr;
+                if self.overrun().add(is_flush) {
                     self.report_overrun();
                 }
                 return Err(Overrun);
@@ -218,11 +250,24 @@ impl Cq {
         Ok(())
     }
 
+    fn overrun(&self) -> MutexGuard<'_, OverrunState> {
+        lock(&self.overrun)
+    }
+
+    /// Raises the event of an overrun, and has the engine fail the queue pairs that complete to the
+    /// queue.
     fn report_overrun(self: &Arc<Self>) {
         tracing::warn!(capacity = self.capacity(), "a completion queue overran");
         let origin = Arc::clone(&self.origin);
         self.events.send(EventType::CqErr, EventObject::Cq(origin));
         self.monitor.overran(Arc::clone(self));
+    }
+
+    /// Fails the queue pairs that complete to the queue, after an overrun, by a call of `fail`.
+    pub(crate) fn fail_users(&self, fail: impl FnOnce()) {
+        *self.overrun() = OverrunState::Failing;
+        fail();
+        self.overrun().end();
     }
 
     /// Delivers a delayed notification whose time has come.
@@ -250,22 +295,6 @@ impl Cq {
     pub fn purge(&self, qpn: Qpn) -> Vec<Completion> {
         let purged = self.entries.purge(|(completion, _)| completion.qpn == qpn);
         purged.iter().map(|(completion, _)| *completion).collect()
-    }
-
-    /// Adds a queue pair that uses this queue.
-    pub(crate) fn attach(&self, qpn: Qpn) {
-        lock(&self.users).insert(qpn);
-    }
-
-    /// Removes a queue pair that is being destroyed, with its completions.
-    pub(crate) fn detach(&self, qpn: Qpn) {
-        lock(&self.users).remove(&qpn);
-        self.purge(qpn);
-    }
-
-    /// The queue pairs that use this queue.
-    pub(crate) fn users(&self) -> Vec<Qpn> {
-        lock(&self.users).iter().copied().collect()
     }
 
     /// Withdraws the queue's notifications and events, and waits until the application has

@@ -127,6 +127,12 @@ impl<S> Domain<S> {
         drop(removed);
     }
 
+    /// Returns whether `holds` is true for any shared receive queue.
+    pub(crate) fn any(&self, holds: impl Fn(&S) -> bool) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.values().any(|member| holds(member))
+    }
+
     /// Calls `act` with the shared receive queue of this number, if it exists.
     pub(crate) fn with<T>(&self, srqn: Srqn, act: impl FnOnce(&S) -> T) -> Option<T> {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);

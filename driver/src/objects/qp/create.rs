@@ -68,9 +68,6 @@ impl Qp {
         let qp = engine
             .add_qp(&init.affinities(), make)?
             .ok_or(CreateError::NoNumber)??;
-        for cq in qp.cqs() {
-            cq.attach(qp.qpn());
-        }
         qp.watch_frames()?;
         Ok(qp)
     }

@@ -69,7 +69,7 @@ impl Qp {
         drop(past);
         engine.wait_for_delayed_packets();
         for cq in self.cqs() {
-            cq.detach(self.qpn);
+            cq.purge(self.qpn);
         }
     }
 }

@@ -49,7 +49,6 @@ struct Ring<E> {
     /// `No` if there are none, or the queue was empty since.
     unannounced: Armed,
     moderator: Moderator,
-    overrun: bool,
 }
 
 impl<E> Ring<E> {
@@ -77,10 +76,7 @@ pub(super) enum Added {
     /// No notification is requested, or it is delayed already.
     Quiet,
     /// The queue was full, and the entry is lost.
-    Overran {
-        /// Whether this is the first overrun of the queue.
-        first: bool,
-    },
+    Overran,
 }
 
 impl<E: Copy> Entries<E> {
@@ -94,7 +90,6 @@ impl<E: Copy> Entries<E> {
                 armed: Armed::No,
                 unannounced: Armed::No,
                 moderator: Moderator::default(),
-                overrun: false,
             }),
             count: AtomicUsize::new(0),
         })
@@ -198,8 +193,7 @@ impl<E: Copy> Entries<E> {
         if full && overwrites_oldest {
             ring.entries.pop_front();
         } else if full {
-            let first = !std::mem::replace(&mut ring.overrun, true);
-            return Added::Overran { first };
+            return Added::Overran;
         }
         ring.entries.push_back(new);
         self.note_count(&ring);

@@ -209,6 +209,13 @@ impl Qp {
         send.into_iter().chain(self.receives.cq().filter(other))
     }
 
+    /// Returns whether completions of the queue pair may go to `cq`.
+    pub(crate) fn completes_to(&self, cq: &Arc<Cq>) -> bool {
+        let is_it = |own: &Arc<Cq>| Arc::ptr_eq(own, cq);
+        let has_member = |domain: &Arc<Xrcd>| domain.any(|srq| srq.cq().is_some_and(is_it));
+        self.cqs().any(is_it) || self.domain().is_some_and(has_member)
+    }
+
     /// The XRC domain into whose shared receive queues the queue pair receives, if it is an XRC
     /// target.
     pub fn domain(&self) -> Option<&Arc<Xrcd>> {
