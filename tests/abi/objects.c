@@ -230,6 +230,16 @@ static void creation(void)
 	attr.qp_type = (enum ibv_qp_type)77;
 	NO_OBJECT(ibv_create_qp(end.pd, &attr), EINVAL);
 	NO_OBJECT(ibv_create_qp_ex(context, &attr_ex), EOPNOTSUPP);
+	attr_ex.qp_type = IBV_QPT_UD;
+	attr_ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
+	NO_OBJECT(ibv_create_qp_ex(context, &attr_ex), EOPNOTSUPP);
+	attr_ex.qp_type = IBV_QPT_UC;
+	attr_ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ;
+	NO_OBJECT(ibv_create_qp_ex(context, &attr_ex), EOPNOTSUPP);
+	attr_ex.cap = good.cap;
+	attr_ex.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_BIND_MW;
+	MUST(qp = ibv_create_qp_ex(context, &attr_ex));
+	FAILS(ibv_destroy_qp(qp), 0);
 	attr_ex.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	NO_OBJECT(ibv_create_qp_ex(context, &attr_ex), EINVAL);
 

@@ -220,7 +220,8 @@ unsafe fn create(
         signal_all: init_attr.signal_all,
         block_own_multicast: init_attr.block_own_multicast,
     };
-    let staging = init_attr.send_ops.map(Staging::new).transpose()?;
+    let staging = init_attr.send_ops.map(|ops| Staging::new(service, ops));
+    let staging = staging.transpose()?;
     let driver = device.driver.create_qp(&domain.driver, init)?;
     let session = &device.session;
     Ok(create_handle(

@@ -16,19 +16,30 @@ use urxe_proto::work::{Payload, SendFlags, SendOp, SendWr, Sge};
 use crate::errno::Errno;
 use crate::ffi::*;
 
-/// The operations supported in `send_ops_flags`.
-const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | IBV_QP_EX_WITH_LOCAL_INV
-    | IBV_QP_EX_WITH_BIND_MW
-    | IBV_QP_EX_WITH_FLUSH
-    | IBV_QP_EX_WITH_ATOMIC_WRITE
-    | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+/// Returns the operations that `send_ops_flags` may have for a service: those of
+/// [`QpType::supports`].
+fn operations_of(service: QpType) -> u64 {
+    const SENDS: ibv_qp_create_send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const UNRELIABLE: ibv_qp_create_send_ops_flags = SENDS
+        | IBV_QP_EX_WITH_RDMA_WRITE
+        | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | IBV_QP_EX_WITH_LOCAL_INV
+        | IBV_QP_EX_WITH_BIND_MW;
+    const EXTENDED_RELIABLE: ibv_qp_create_send_ops_flags = UNRELIABLE
+        | IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    let operations = match service {
+        QpType::Rc => EXTENDED_RELIABLE | IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE,
+        QpType::XrcIni => EXTENDED_RELIABLE,
+        QpType::XrcTgt => 0,
+        QpType::Uc => UNRELIABLE,
+        QpType::Ud => SENDS,
+        QpType::RawPacket => IBV_QP_EX_WITH_SEND,
+    };
+    operations.into()
+}
 
 /// The requests that a thread is building, protected by the `mutex` of the `ibv_qp`.
 #[derive(Debug)]
@@ -40,9 +51,9 @@ unsafe impl Sync for Staging {}
 
 impl Staging {
     /// # Errors
-    /// `EOPNOTSUPP` for unsupported operations.
-    pub fn new(send_ops: u64) -> Result<Self, Errno> {
-        if send_ops & !OPERATIONS != 0 {
+    /// `EOPNOTSUPP` for operations that the service does not have.
+    pub fn new(service: QpType, send_ops: u64) -> Result<Self, Errno> {
+        if send_ops & !operations_of(service) != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         Ok(Self(UnsafeCell::default()))
