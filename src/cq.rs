@@ -27,7 +27,7 @@ pub use error::CqError;
 pub(crate) use reservation::Reservation;
 
 /// The initial capacity of a completion queue, in completions.
-const INITIAL_CAPACITY: u32 = 64;
+const INITIAL_CAPACITY: u32 = 63;
 
 /// The completions polled from the driver in one call.
 const BATCH: usize = 16;

@@ -15,10 +15,9 @@ impl CompletionQueue {
         let mut reserved = lock(&self.0.reserved);
         let sum = reserved.checked_add(room).filter(|sum| *sum <= MAX_CQE);
         let sum = sum.ok_or(CqError::TooManyUsers)?;
-        let capacity = self.0.driver.capacity();
-        if sum > capacity {
-            let more = sum.max(capacity.saturating_mul(2)).min(MAX_CQE);
-            self.0.driver.resize(more)?;
+        // The driver rounds up to 2^n - 1, so the queue grows geometrically.
+        if sum > self.0.driver.capacity() {
+            self.0.driver.resize(sum)?;
         }
         *reserved = sum;
         Ok(Reservation {

@@ -254,8 +254,11 @@ static void creation(void)
 	FAILS(ibv_destroy_comp_channel(end.channel), EBUSY);
 	FAILS(ibv_dealloc_pd(end.pd), EBUSY);
 	FAILS(ibv_resize_cq(end.cq, 0), EINVAL);
-	FAILS(ibv_resize_cq(end.cq, 100), 0);
-	CHECK(end.cq->cqe >= 100);
+	CHECK(end.cq->cqe == 127);
+	FAILS(ibv_resize_cq(end.cq, 10), 0);
+	CHECK(end.cq->cqe == 15);
+	FAILS(ibv_resize_cq(end.cq, 15), 0);
+	CHECK(end.cq->cqe == 15);
 	free_end(&end);
 	FAILS(ibv_close_device(other), 0);
 	FAILS(ibv_close_device(context), 0);

@@ -18,7 +18,7 @@ use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
 use urxe_proto::work::{Completion, WcStatus};
 
-/// The most entries a completion queue may have.
+/// The most entries a completion queue may have, 2^22 - 1.
 pub const MAX_CQE: u32 = 4_194_303;
 
 /// A completion channel: completion queues with a notification. A queue appears once for each time
@@ -28,7 +28,9 @@ pub type Channel = EventQueue<Arc<Cq>>;
 /// Attributes for the creation of a completion queue (11.2.8.1).
 #[derive(Clone, Debug, Default)]
 pub struct CqInit {
-    /// The least number of entries, 1 to [`MAX_CQE`].
+    /// The least number of entries, 1 to [`MAX_CQE`]. The queue has the next number of the form
+    /// 2^n - 1, as with the kernel's rxe: programs with a queue that is too small by little rely on
+    /// adapters that round up too.
     pub capacity: u32,
     /// The completion channel, if any.
     pub channel: Option<Arc<Channel>>,
@@ -149,8 +151,7 @@ impl Cq {
         monitor: Arc<CqMonitor<Cq>>,
         counted: Option<ResourceCount>,
     ) -> Result<Arc<Cq>, CqError> {
-        check_size(init.capacity)?;
-        let entries = Entries::new(init.capacity as usize).map_err(|_| CqError::NoMemory)?;
+        let entries = Entries::new(actual_size(init.capacity)?).map_err(|_| CqError::NoMemory)?;
         Ok(Arc::new(Cq {
             entries,
             channel: init.channel,
@@ -202,13 +203,13 @@ impl Cq {
         }
     }
 
-    /// Changes the number of entries. Completions in the queue stay.
+    /// Changes the number of entries, which is rounded up as at creation. Completions in the queue
+    /// stay.
     ///
     /// # Errors
     /// See [`CqError`].
     pub fn resize(&self, capacity: u32) -> Result<(), CqError> {
-        check_size(capacity)?;
-        match self.entries.resize(capacity as usize) {
+        match self.entries.resize(actual_size(capacity)?) {
             None => Err(CqError::InUse),
             Some(resized) => resized.map_err(|_| CqError::NoMemory),
         }
@@ -311,10 +312,10 @@ impl Cq {
     }
 }
 
-fn check_size(capacity: u32) -> Result<(), CqError> {
-    if (1..=MAX_CQE).contains(&capacity) {
-        Ok(())
-    } else {
-        Err(CqError::Size)
+/// Returns the number of entries of a queue that is to have `least` entries.
+fn actual_size(least: u32) -> Result<usize, CqError> {
+    match (1..=MAX_CQE).contains(&least) {
+        true => Ok((least + 1).next_power_of_two() as usize - 1),
+        false => Err(CqError::Size),
     }
 }

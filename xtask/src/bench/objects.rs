@@ -51,7 +51,7 @@ const KINDS: [Kind; 5] = [
     },
     Kind {
         argument: "cq",
-        name: "completion queue of 16 entries",
+        name: "completion queue of 15 entries",
         per_process: OBJECTS,
     },
     Kind {
