@@ -273,9 +273,7 @@ impl Cq {
 
     /// Delivers a delayed notification whose time has come.
     pub(crate) fn delay_ended(self: &Arc<Self>, now: Time) {
-        if self.entries.delay_ended(now) {
-            self.notify();
-        }
+        self.entries.delay_ended(now, || self.notify());
     }
 
     /// Delivers the notification that was requested.

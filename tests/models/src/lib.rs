@@ -57,7 +57,7 @@ mod handoff;
 )]
 #[path = "../../../driver/src/scheduling/limits.rs"]
 mod limits;
-#[allow(dead_code, reason = "the models do not use moderation")]
+#[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../../driver/src/scheduling/moderation.rs"]
 mod moderation;
 #[path = "../../../driver/src/semaphore_queue.rs"]

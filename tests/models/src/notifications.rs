@@ -2,6 +2,7 @@
 
 use crate::entries::{Added, Entries, Request};
 use crate::handoff::{Handoff, Mode};
+use crate::moderation::Moderation;
 use crate::semaphore_queue::SemaphoreQueue;
 use crate::system::{EventFd, ModelSemaphore, check, join, thread};
 use std::sync::Arc;
@@ -111,6 +112,38 @@ pub fn arming_without_a_poll_misses_no_completion() {
         let polls = thread(&engine, |engine| engine.push(1));
         join(polls);
         join(program);
+    });
+}
+
+/// A queue is destroyed when the delay of its notification ends: no event of it stays.
+pub fn destroyed_queue_leaves_no_delayed_notification() {
+    const PERIOD: u16 = 10;
+    check(3, || {
+        let engine = Engine::new();
+        engine.queue.moderate(Moderation {
+            count: 0,
+            period: PERIOD,
+        });
+        engine.arm();
+        let added = engine.queue.add(1, false, false, Time::default);
+        let Added::NotifyAt(end) = added else {
+            panic!("the notification is not delayed: {added:?}");
+        };
+        // Models `Cq::delay_ended`.
+        let timer = thread(&engine, move |engine| {
+            engine.queue.delay_ended(end, || {
+                engine.handoff.disarm();
+                engine.channel.push(());
+            });
+        });
+        // Models `Cq::retire`.
+        if engine.queue.disarm() {
+            engine.handoff.disarm();
+        }
+        engine.channel.extract_if(|()| true);
+        join(timer);
+        assert!(!engine.handoff.is_armed());
+        assert_eq!(engine.channel.semaphore().value(), 0);
     });
 }
 

@@ -53,6 +53,7 @@ models! {
         poll_after_arming_misses_no_completion,
         arming_without_a_poll_misses_no_completion,
         notification_before_the_count_leaves_others_armed,
+        destroyed_queue_leaves_no_delayed_notification,
     }
     queues {
         each_event_wakes_a_reader,

@@ -222,15 +222,15 @@ impl<E: Copy> Entries<E> {
         }
     }
 
-    /// Returns whether the delayed notification is due at `now`. If so, the request is consumed.
-    pub(super) fn delay_ended(&self, now: Time) -> bool {
+    /// Consumes the request and calls `notify`, if the delayed notification is due at `now`. The
+    /// queue is locked meanwhile: after [`Entries::disarm`] no call of `notify` is in progress.
+    pub(super) fn delay_ended(&self, now: Time, notify: impl FnOnce()) {
         let mut ring = lock(&self.ring);
-        let is_due = ring.moderator.is_due(now) && ring.armed != Armed::No;
-        if is_due {
+        if ring.moderator.is_due(now) && ring.armed != Armed::No {
             ring.moderator.reset();
             ring.announce();
+            notify();
         }
-        is_due
     }
 
     pub(super) fn moderate(&self, moderation: Moderation) {
