@@ -37,6 +37,10 @@ static void devices(void)
 	ibv_free_device_list(NULL);
 }
 
+/* The values of sysfs, which the headers do not have. */
+enum { SYSFS_ROCE_V1, SYSFS_ROCE_V2 };
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, int *type);
+
 static void queries(void)
 {
 	struct ibv_context *context = open_loopback();
@@ -46,6 +50,7 @@ static void queries(void)
 	struct ibv_gid_entry entry, entries[256];
 	union ibv_gid gid, zero;
 	uint16_t pkey;
+	int type;
 
 	FAILS(ibv_query_device(context, &device), 0);
 	CHECK(device.node_guid == ibv_get_device_guid(context->device));
@@ -76,6 +81,11 @@ static void queries(void)
 	CHECK(entry.gid_type == IBV_GID_TYPE_ROCE_V2 && entry.ndev_ifindex == 1);
 	FAILS(ibv_query_gid_ex(context, 1, 0, &entry, 1), EOPNOTSUPP);
 	FAILS(ibv_query_gid_ex(context, 1, (uint32_t)port.gid_tbl_len - 1, &entry, 0), ENODATA);
+	FAILS(ibv_query_gid_type(context, 1, 0, &type), 0);
+	CHECK(type == SYSFS_ROCE_V2);
+	FAILS(ibv_query_gid_type(context, 1, (unsigned int)port.gid_tbl_len - 1, &type), 0);
+	CHECK(type == SYSFS_ROCE_V1);
+	MINUS_ONE(ibv_query_gid_type(context, 1, (unsigned int)port.gid_tbl_len, &type), EINVAL);
 	CHECK(ibv_query_gid_table(context, entries, 256, 0) >= 1);
 	CHECK(!memcmp(&entries[0].gid.raw[12], "\x7f\0\0\1", 4));
 	CHECK(ibv_query_gid_table(context, entries, 0, 0) == -EINVAL);

@@ -421,7 +421,8 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// Reads the type of a GID by sysfs's numbers: 1 is RoCEv2.
+/// Reads the type of a GID by sysfs's numbers: 1 is RoCEv2. An empty entry has type 0, RoCEv1, as
+/// in rdma-core.
 ///
 /// # Safety
 /// `context` must be null or an opened device. `kind` must be null or point to a writable `u32`.
@@ -431,15 +432,19 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     kind: *mut u32,
 ) -> c_int {
+    const SYSFS_ROCE_V1: u32 = 0;
     const SYSFS_ROCE_V2: u32 = 1;
     entry::status_or_minus_one("ibv_query_gid_type", || {
         // SAFETY: `context` is null or an opened device: the caller's contract, section Safety.
         let opened = unsafe { context_of(context) }?;
         let device = opened.driver.device();
         check_port(port_num)?;
-        gid_at(device, index)?;
+        let found = match gid_at(device, index)? {
+            Some(_) => SYSFS_ROCE_V2,
+            None => SYSFS_ROCE_V1,
+        };
         // SAFETY: `kind` is null or writable: the caller's contract, section Safety.
-        unsafe { entry::write(kind, SYSFS_ROCE_V2) }
+        unsafe { entry::write(kind, found) }
     })
 }
 
