@@ -16,6 +16,18 @@ enum Armed {
     Any,
 }
 
+/// The completions that were added since the last notification without causing one. There are none
+/// once the queue was empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Unannounced {
+    #[default]
+    None,
+    /// None of them is solicited: they satisfy a request for any completion.
+    Unsolicited,
+    /// At least one is solicited: they satisfy any request.
+    Solicited,
+}
+
 /// The effect of a request for a notification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
@@ -26,7 +38,8 @@ pub(super) enum Request {
     /// A completion that no notification announced is in the queue, so the notification must be
     /// delivered now. The queue is not armed; `was_armed` says whether it was.
     Notify {
-        /// Whether the queue was armed before.
+        /// Whether the queue was armed before: for a solicited completion, when unsolicited ones
+        /// were added, which satisfy this request for any completion.
         was_armed: bool,
     },
 }
@@ -44,10 +57,7 @@ struct Ring<E> {
     entries: VecDeque<E>,
     capacity: usize,
     armed: Armed,
-    /// Whether entries were added since the last notification without causing one, and which
-    /// request they satisfy: `Any` if all of them are unsolicited, `Solicited` if one is solicited.
-    /// `No` if there are none, or the queue was empty since.
-    unannounced: Armed,
+    unannounced: Unannounced,
     moderator: Moderator,
 }
 
@@ -55,14 +65,14 @@ impl<E> Ring<E> {
     /// Records that entries were taken: an empty queue has no completion to announce.
     fn note_taken(&mut self) {
         if self.entries.is_empty() {
-            self.unannounced = Armed::No;
+            self.unannounced = Unannounced::None;
         }
     }
 
     /// Consumes the request, for a notification of all entries that the queue has.
     fn announce(&mut self) {
         self.armed = Armed::No;
-        self.unannounced = Armed::No;
+        self.unannounced = Unannounced::None;
     }
 }
 
@@ -88,7 +98,7 @@ impl<E: Copy> Entries<E> {
                 entries,
                 capacity,
                 armed: Armed::No,
-                unannounced: Armed::No,
+                unannounced: Unannounced::None,
                 moderator: Moderator::default(),
             }),
             count: AtomicUsize::new(0),
@@ -153,9 +163,9 @@ impl<E: Copy> Entries<E> {
         let mut ring = lock(&self.ring);
         let before = ring.armed;
         let satisfied = match ring.unannounced {
-            Armed::No => false,
-            Armed::Any => !solicited_only,
-            Armed::Solicited => true,
+            Unannounced::None => false,
+            Unannounced::Unsolicited => !solicited_only,
+            Unannounced::Solicited => true,
         };
         if satisfied {
             ring.announce();
@@ -204,9 +214,9 @@ impl<E: Copy> Entries<E> {
         };
         if !wanted {
             if solicited {
-                ring.unannounced = Armed::Solicited;
-            } else if ring.unannounced == Armed::No {
-                ring.unannounced = Armed::Any;
+                ring.unannounced = Unannounced::Solicited;
+            } else if ring.unannounced == Unannounced::None {
+                ring.unannounced = Unannounced::Unsolicited;
             }
             return Added::Quiet;
         }
