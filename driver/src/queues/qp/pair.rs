@@ -354,7 +354,8 @@ impl Qp {
         }
         let stall_timed_out = inner.stalled.as_ref().is_some_and(|it| it.until <= now);
         let is_paced = inner.paced_until <= now;
-        if is_paced && !is_expired && !stall_timed_out {
+        if is_paced {
+            // `transmit` sets it again while the rate limiter delays packets.
             inner.paced_until = Time::NEVER;
         }
         if is_expired || stall_timed_out || is_paced {
