@@ -36,6 +36,8 @@ Differences from rxe that are no cells of the matrix:
 - A request for a notification (`ibv_req_notify_cq`) is satisfied at once by a completion in the queue
   that no event announced, as with NICs, whose request has the consumer index. UCX relies on it. rxe
   notifies of completions that are added later only.
+- A datagram whose address handle is of another protection domain than its queue pair is refused
+  (`ibv_post_send` returns EINVAL). rdma-core's provider for rxe does not compare them.
 - Under `urxe run` the command `rdma` shows urxe's devices before the kernel's. `ifindex` is the
   index of the network interface, so it may be that of a kernel device too. A netlink socket of the
   program's own (`NETLINK_RDMA`) shows the kernel's devices only.
