@@ -433,6 +433,13 @@ impl RcQp {
         self.requester.refuse_quantum()
     }
 
+    /// Whether the next poll withholds a packet unless the send quantum, which is used up, is renewed
+    /// before.
+    #[inline]
+    pub fn has_spent_send_quantum(&self) -> bool {
+        self.requester.has_spent_quantum()
+    }
+
     /// Whether the last poll withheld a packet for lack of a send quantum.
     pub fn needs_send_quantum(&self) -> bool {
         self.requester.needs_quantum()

@@ -282,6 +282,15 @@ impl Requester {
         self.window.set_short_path(required);
     }
 
+    /// See [`RcQp::has_spent_send_quantum`](super::RcQp::has_spent_send_quantum).
+    #[inline]
+    pub(super) fn has_spent_quantum(&self) -> bool {
+        self.quantum.is_required()
+            && self.quantum.left() == 0
+            && self.queue.get(self.cursor.index).is_some()
+            && self.window_room(self.cursor) > 0
+    }
+
     /// See [`RcQp::renew_send_quantum`](super::RcQp::renew_send_quantum).
     pub(super) fn renew_quantum(&mut self, psns: u32) {
         self.quantum.renew(psns);

@@ -54,6 +54,15 @@ impl<T> DestinationShare<T> {
         transport.refuse_send_quantum();
     }
 
+    /// Renews a quantum that is used up, if it is granted at once. Otherwise the connection sends
+    /// what needs no quantum, such as an ACK, before it requests one: then the first data would
+    /// follow in another batch.
+    pub(super) fn renew_spent(&self, transport: &mut Transport) {
+        if transport.has_spent_send_quantum() && !self.waits && self.limiter.is_free() {
+            transport.renew_send_quantum(SEND_QUANTUM);
+        }
+    }
+
     /// Requests a quantum for a connection that needs another one. Returns whether there is more to
     /// send now: with the quantum, if it is granted at once, or with the rest of the last one.
     /// Without a grant `connection` joins the FIFO.

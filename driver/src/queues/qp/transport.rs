@@ -249,6 +249,11 @@ impl Transport {
         }
     }
 
+    /// See [`RcQp::has_spent_send_quantum`].
+    pub(crate) fn has_spent_send_quantum(&self) -> bool {
+        matches!(self, Self::Rc(qp) if qp.has_spent_send_quantum())
+    }
+
     /// See [`RcQp::needs_send_quantum`].
     pub(crate) fn needs_send_quantum(&self) -> bool {
         matches!(self, Self::Rc(qp) if qp.needs_send_quantum())

@@ -206,6 +206,9 @@ impl Qp {
             wait_until_writable(&mut inner.awaits_writable, &mut inner.effects, path);
             return None;
         }
+        if let Some(share) = &inner.share {
+            share.renew_spent(&mut inner.transport);
+        }
         let batch = batch.get_or_insert_with(|| self.batches.take());
         batch.begin(path);
         batch.set_now(now);

@@ -114,3 +114,17 @@ fn single_read_request_does_not_outgrow_the_quantum() {
     }
     assert_eq!(end.done(), [(1, Success)]);
 }
+
+#[test]
+fn quantum_is_spent_only_if_a_packet_waits_for_it() {
+    let mut end = with_quantum(PACKET);
+    assert!(!end.qp.has_spent_send_quantum(), "it is not used");
+    end.post_signaled(1, SendOp::Send, MTU);
+    assert_eq!(end.poll().len(), 1);
+    assert!(!end.qp.has_spent_send_quantum(), "no packet waits");
+    end.post_signaled(2, SendOp::Send, MTU);
+    assert!(end.qp.has_spent_send_quantum());
+    end.qp.renew_send_quantum(PACKET);
+    assert!(!end.qp.has_spent_send_quantum());
+    assert_eq!(end.poll().len(), 1);
+}
