@@ -56,8 +56,8 @@ fn packets_do_not_wake_each_thread_that_waits() {
         assert_eq!(one[0].unwrap().status, WcStatus::Success);
         assert_eq!(from.completion().status, WcStatus::Success);
     }
-    // A message is a packet and an ACK. The thread that waits first receives, until it has done work
-    // for others often enough; all together would be woken up to 32,000 times.
+    // A message is a packet and an ACK. The thread that waits first receives, until packets
+    // for others have woken it often enough; all together would be woken up to 32,000 times.
     let woken = total() - before;
     assert!(woken < 2 * MESSAGES, "woken {woken} times");
 }

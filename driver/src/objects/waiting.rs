@@ -243,9 +243,7 @@ impl<T> EventQueue<T> {
                     return Ok(Some(taken));
                 }
                 waiter.send_delayed_acks();
-                if has_worked {
-                    waiter.worked_for_others();
-                }
+                waiter.drove_for_others();
                 has_worked
             }
             _ => false,

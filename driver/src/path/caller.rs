@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Network};
 use crate::scheduling::affinity::Affinity;
-use crate::scheduling::limits::{BUSY_RECEIVER_SPINS, MAX_WORK_FOR_OTHERS, POLL_SLEEP};
+use crate::scheduling::limits::{BUSY_RECEIVER_SPINS, MAX_DRIVES_FOR_OTHERS, POLL_SLEEP};
 use crate::scheduling::polling::{Awaited, Call, Driven, Pause};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
@@ -142,7 +142,7 @@ impl Engine {
             engine: self,
             network,
             receives,
-            work_for_others: 0,
+            drives_for_others: 0,
         })
     }
 }
@@ -158,8 +158,9 @@ pub(crate) struct Waiter<'a> {
     /// Whether the thread is the receiver: it watches the sockets. Otherwise it sleeps until its
     /// event.
     receives: bool,
-    /// The number of times that the thread did work, and its event did not arrive.
-    work_for_others: u32,
+    /// The number of times that the thread did the work of the network, and its event did not
+    /// arrive.
+    drives_for_others: u32,
 }
 
 impl Waiter<'_> {
@@ -169,12 +170,12 @@ impl Waiter<'_> {
         self.receives
     }
 
-    /// Records that the thread did work, and its event did not arrive. A receiver whose events are
-    /// rare does not remain the receiver.
-    pub(crate) fn worked_for_others(&mut self) {
-        self.work_for_others += 1;
+    /// Records that the thread did the work of the network, or another thread had done it, and its
+    /// event did not arrive. A receiver whose events are rare does not remain the receiver.
+    pub(crate) fn drove_for_others(&mut self) {
+        self.drives_for_others += 1;
         let waker = &self.engine.waker;
-        let is_enough = self.work_for_others >= MAX_WORK_FOR_OTHERS;
+        let is_enough = self.drives_for_others >= MAX_DRIVES_FOR_OTHERS;
         if self.receives && is_enough && waker.handoff().resign() {
             self.receives = false;
             waker.wake();
