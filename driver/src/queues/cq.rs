@@ -10,7 +10,7 @@ use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvents, EventObject, EventSender, EventType, Origin};
 use crate::scheduling::affinity::CqAffinity;
 use crate::scheduling::moderation::Moderation;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{AtomicBool, Ordering};
 use entries::{Added, Entries, Request};
 use std::sync::Arc;
 use urxe_net::{now, wall};
@@ -59,39 +59,6 @@ impl Stamp {
     }
 }
 
-/// Whether completions are lost, because the queue is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum OverrunState {
-    #[default]
-    None,
-    /// An overrun was reported, which includes all until its queue pairs fail.
-    Reported,
-    /// The queue pairs are failing, which may flush more work requests than the queue has room for.
-    Failing,
-}
-
-impl OverrunState {
-    /// Records a lost completion. Returns whether it is to be reported.
-    fn add(&mut self, is_flush: bool) -> bool {
-        let is_new = match self {
-            Self::None => true,
-            Self::Reported => false,
-            Self::Failing => !is_flush,
-        };
-        if is_new {
-            *self = Self::Reported;
-        }
-        is_new
-    }
-
-    /// Records that the queue pairs have failed: the next overrun is another one.
-    fn end(&mut self) {
-        if *self == Self::Failing {
-            *self = Self::None;
-        }
-    }
-}
-
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -99,7 +66,9 @@ pub struct Cq {
     channel: Option<Arc<Channel>>,
     stamps: bool,
     ignores_overrun: bool,
-    overrun: Mutex<OverrunState>,
+    /// Whether an overrun was reported, and the queue pairs that complete here have not all failed
+    /// since: their further overruns are the same one.
+    is_overrun: AtomicBool,
     events: EventSender,
     monitor: Arc<CqMonitor<Cq>>,
     /// The affinity of this queue and of its queue pairs.
@@ -157,7 +126,7 @@ impl Cq {
             channel: init.channel,
             stamps: init.stamps,
             ignores_overrun: init.ignores_overrun,
-            overrun: Mutex::default(),
+            is_overrun: AtomicBool::new(false),
             events: EventSender::new(events),
             monitor,
             affinity: CqAffinity::default(),
@@ -241,18 +210,13 @@ impl Cq {
             Added::Notify => self.notify(),
             Added::NotifyAt(at) => self.monitor.delay(self, at),
             Added::Overran => {
-                let is_flush = completion.status == WcStatus::WrFlushErr;
-                if self.overrun().add(is_flush) {
+                if !self.is_overrun.swap(true, Ordering::AcqRel) {
                     self.report_overrun();
                 }
                 return Err(Overrun);
             }
         }
         Ok(())
-    }
-
-    fn overrun(&self) -> MutexGuard<'_, OverrunState> {
-        lock(&self.overrun)
     }
 
     /// Raises the event of an overrun, and has the engine fail the queue pairs that complete to the
@@ -266,9 +230,8 @@ impl Cq {
 
     /// Fails the queue pairs that complete to the queue, after an overrun, by a call of `fail`.
     pub(crate) fn fail_users(&self, fail: impl FnOnce()) {
-        *self.overrun() = OverrunState::Failing;
         fail();
-        self.overrun().end();
+        self.is_overrun.store(false, Ordering::Release);
     }
 
     /// Delivers a delayed notification whose time has come.
