@@ -7,8 +7,8 @@
 //! perftest's columns.
 //!
 //! Packets are equal, and batches are full, if MESSAGE is 0. Otherwise the first packet of each
-//! MESSAGE bytes has the length of one with an RETH, as the first packet of a WRITE, and the batches
-//! are those that this allows.
+//! MESSAGE bytes has the length of one with an RETH, as the first packet of a WRITE, and the
+//! batches are those that this allows.
 //!
 //! Both ends use MEMORY bytes for the payload, a multiple of MTU, from the beginning to the end and
 //! again: as much as the messages of the compared program, since memory beyond the caches is slow.

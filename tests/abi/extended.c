@@ -178,8 +178,8 @@ static void moderation(void)
 }
 
 /*
- * With IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN the oldest completions are overwritten. The number of entries
- * is 2^n - 1.
+ * With IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN the oldest completions are overwritten. The number of
+ * entries is 2^n - 1.
  */
 static void overrun(void)
 {

@@ -220,7 +220,8 @@ static void queue_pairs(void)
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
-	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB, .ai_qp_type = IBV_QPT_XRC_SEND }, *res;
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_IB,
+				       .ai_qp_type = IBV_QPT_XRC_SEND }, *res;
 	struct ibv_qp_attr queried;
 	struct ibv_qp_init_attr init;
 	struct ibv_pd *pd;
@@ -262,7 +263,8 @@ static void queue_pairs(void)
 	rdma_destroy_qp(id);
 	CHECK(!ibv_destroy_cq(attr.send_cq));
 
-	/* A program may store its queue and channel as both of the identifier's: they are destroyed once. */
+	/* A program may store its queue and channel as both of the identifier's. They are
+	 * destroyed once. */
 	id->send_cq_channel = id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
 	id->send_cq = id->recv_cq = ibv_create_cq(id->verbs, 8, NULL, id->send_cq_channel, 0);
 	MUST(id->send_cq);

@@ -86,7 +86,7 @@ static int stays_pending(int fd)
 	return polled(fd, POLLOUT, 200) == 0;
 }
 
-/* One connection more than the backlog is established before the program accepts one, as for TCP. */
+/* As for TCP, one connection more than the backlog is established before the program accepts. */
 static void backlog(void)
 {
 	struct sockaddr_in address;

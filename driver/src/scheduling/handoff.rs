@@ -9,9 +9,9 @@
 //! progress thread sleeps, and wakes it. At least one of them sees the other's store, so no wake-up
 //! is lost. This module holds only that protocol: descriptors and sleeping belong to the caller.
 //!
-//! Of the program's threads in blocking calls, one at a time is the receiver. It watches the sockets
-//! and receives for all; the others sleep until their event. If all of them watched the sockets,
-//! each packet would wake every one.
+//! Of the program's threads in blocking calls, one at a time is the receiver. It watches the
+//! sockets and receives for all; the others sleep until their event. If all of them watched the
+//! sockets, each packet would wake every one.
 
 use super::limits::LONG_ABSENCE;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
@@ -293,6 +293,14 @@ mod tests {
 
     const BEGIN: Time = Time(1_000_000_000);
 
+    /// A receiver and another thread wait.
+    fn with_two_waiting() -> Handoff {
+        let handoff = Handoff::new();
+        assert!(handoff.enter(|| BEGIN));
+        assert!(!handoff.enter(|| BEGIN));
+        handoff
+    }
+
     /// A receiver leaves, and the next one enters after this time, for a number of times. Another
     /// thread waits meanwhile.
     fn leave_for(handoff: &Handoff, absence: Duration, times: u32) {
@@ -304,23 +312,18 @@ mod tests {
 
     #[test]
     fn one_of_the_threads_that_wait_receives() {
-        let handoff = Handoff::new();
-        assert!(handoff.enter(|| BEGIN));
-        assert!(!handoff.enter(|| BEGIN));
+        let handoff = with_two_waiting();
         let _ = handoff.leave(false, || BEGIN);
         assert!(handoff.enter(|| BEGIN));
     }
 
     #[test]
     fn progress_thread_receives_while_threads_only_sleep() {
-        let handoff = Handoff::new();
+        let handoff = with_two_waiting();
         let mut returns = 0;
-        assert!(handoff.enter(|| BEGIN));
-        assert!(!handoff.enter(|| BEGIN));
         assert_eq!(handoff.choose(false, false, 0, &mut returns), Mode::Parked);
         assert!(handoff.leave(false, || BEGIN));
-        let polls = [true, false];
-        for polls in polls {
+        for polls in [true, false] {
             let mode = handoff.choose(polls, false, 0, &mut returns);
             assert_eq!(mode, Mode::Receiving);
         }
@@ -345,10 +348,8 @@ mod tests {
 
     #[test]
     fn receivers_that_stay_away_wake_the_progress_thread_when_they_leave() {
-        let handoff = Handoff::new();
+        let handoff = with_two_waiting();
         let mut returns = 0;
-        assert!(handoff.enter(|| BEGIN));
-        assert!(!handoff.enter(|| BEGIN));
         leave_for(&handoff, Duration::from_micros(10), 10);
         let mode = handoff.choose(false, false, 0, &mut returns);
         assert_eq!(mode, Mode::WaitersReceive);

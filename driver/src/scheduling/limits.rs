@@ -148,8 +148,8 @@ pub(crate) const MAX_COALESCED_BYTES: u64 = 60_000;
 /// Longest time that the first deferred send waits while the application keeps posting.
 pub(crate) const MAX_DEFERRAL: Duration = Duration::from_micros(20);
 
-/// How often packets for others wake a thread in a blocking call before it leaves receiving to them:
-/// their calls return more often. A thread that waits for connections is an example.
+/// How often packets for others wake a thread in a blocking call before it leaves receiving to
+/// them: their calls return more often. A thread that waits for connections is an example.
 pub(crate) const MAX_DRIVES_FOR_OTHERS: u32 = 64;
 
 /// If no thread of the program receives for longer than this, on average, while others wait, each

@@ -433,8 +433,8 @@ impl RcQp {
         self.requester.refuse_quantum()
     }
 
-    /// Whether the next poll withholds a packet unless the send quantum, which is used up, is renewed
-    /// before.
+    /// Whether the next poll withholds a packet unless the send quantum, which is used up, is
+    /// renewed before.
     #[inline]
     pub fn has_spent_send_quantum(&self) -> bool {
         self.requester.has_spent_quantum()

@@ -40,7 +40,8 @@ fn part_cells(part: Part) -> Vec<Cell> {
 pub(super) const OPERATIONS: [&str; 3] = ["write", "read", "send"];
 
 /// A cell of the model with `memory` bytes for the payload: as much as the messages of the cells
-/// with which it is compared. The first packet of each `message` bytes, if that is not 0, is longer.
+/// with which it is compared. If `message` is not 0, the first packet of each `message` bytes is
+/// longer.
 fn model(part: Part, name: &str, memory: u64, message: u64) -> Cell {
     let words = format!("4096 {} {memory} {message}", 2_u64 << 30);
     Cell::new(part, name, Unit::MibPerSecond, Tool::Model, &words)
