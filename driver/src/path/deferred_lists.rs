@@ -4,7 +4,7 @@
 //! Then each socket has a list, so that threads that poll different completion queues do not take
 //! each other's queue pairs.
 
-use super::flush_timer::TimerFd;
+use super::timer_fd::TimerFd;
 use crate::loss::ClosedDescriptors;
 use crate::queues::qp::Qp;
 use crate::scheduling::affinity::Affinity;

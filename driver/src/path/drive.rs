@@ -42,6 +42,9 @@ impl Engine {
         let Some(network) = self.usable_network() else {
             return Driven::Idle;
         };
+        if let (Caller::Poll(_), Some(begun)) = (caller, begun) {
+            network.watchdog.polled(begun);
+        }
         let guard = PanicGuard(self);
         let mut is_busy = false;
         let received_at = self.receive_all(network, caller, &mut is_busy);

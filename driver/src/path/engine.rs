@@ -3,6 +3,7 @@
 use super::deferred_lists::DeferredLists;
 use super::groups::Groups;
 use super::mtu_check::MtuCheck;
+use super::timer_fd::TimerFd;
 use super::writable::WritableWaiters;
 use crate::loss::ClosedDescriptors;
 use crate::ports::{BatchPool, LocalPort, Ports, Receiver, Waker, WatchSet};
@@ -15,6 +16,7 @@ use crate::scheduling::blocking::ReceiveBeforeSleep;
 use crate::scheduling::destinations::DestinationLimiters;
 use crate::scheduling::polling::Polling;
 use crate::scheduling::timers::Timers;
+use crate::scheduling::watchdog::Watchdog;
 use crate::sync::{Mutex, lock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
@@ -98,6 +100,8 @@ pub(super) struct Network {
     /// Queue pairs that wait for a socket to have room.
     pub(super) writable: WritableWaiters,
     pub(super) watch: Arc<WatchSet>,
+    /// Wakes the progress thread when the program's polls have stopped.
+    pub(super) watchdog: Watchdog<TimerFd>,
 }
 
 impl std::fmt::Debug for Network {

@@ -16,7 +16,6 @@ mod deferred_lists;
 mod drive;
 mod engine;
 mod exit;
-mod flush_timer;
 mod groups;
 mod mtu_check;
 mod open;
@@ -24,6 +23,7 @@ mod panics;
 mod progress;
 mod report;
 mod rx;
+mod timer_fd;
 mod tx;
 mod writable;
 

@@ -5,12 +5,14 @@ use super::engine::{Engine, Network};
 use super::exit;
 use super::groups::{Groups, Joined};
 use super::progress;
+use super::timer_fd::TimerFd;
 use super::writable::WritableWaiters;
 use crate::per_process::PerProcess;
 use crate::ports::{Ports, WatchSet};
 use crate::queues::gsi::{Gsi, GsiResources};
 use crate::queues::qp::{Qp, QpResources};
 use crate::scheduling::affinity::{Affinity, CqAffinity};
+use crate::scheduling::watchdog::Watchdog;
 use crate::sync::{Mutex, lock};
 use std::io;
 use std::net::IpAddr;
@@ -91,6 +93,7 @@ impl Engine {
             deferred,
             writable,
             watch,
+            watchdog: Watchdog::new(TimerFd::new(&self.loss)?),
         })
     }
 

@@ -7,10 +7,10 @@
 //!
 //! - [`Mode::Receiving`]: until a packet arrives, since no other thread receives. Where packets
 //!   follow each other closely it busy-polls for a bounded time before it sleeps.
-//! - [`Mode::PollersReceive`]: for 1 to 8 ms, then it checks whether the program still polls.
-//!   Neither packets nor timers of queue pairs wake it.
-//! - [`Mode::WaitersReceive`]: likewise, but timers of queue pairs wake it, since the program waits
-//!   in blocking calls.
+//! - [`Mode::PollersReceive`]: until the program has not polled for 1 to 8 ms. Then it checks
+//!   whether packets wait. Neither packets nor timers of queue pairs wake it.
+//! - [`Mode::WaitersReceive`]: for 1 ms, or until a timer of a queue pair expires: the program
+//!   waits in blocking calls.
 //! - [`Mode::Parked`]: until a timer expires or a thread wakes it; packets do not. A thread of the
 //!   program sleeps in a blocking call and watches the sockets itself. That thread wakes this one
 //!   when its call ends, since its next call may be far off.
@@ -28,6 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use urxe_net::{now, thread};
@@ -147,7 +148,12 @@ impl ProgressThread {
             _ => engine.next_deadline(network),
         };
         let mut deadline = next();
-        if matches!(mode, Mode::PollersReceive | Mode::WaitersReceive) {
+        // With several lists of delayed ACKs, a poll sends those of its own list only, and the
+        // thread's checks send the others.
+        let is_watched = mode == Mode::PollersReceive && network.deferred.only().is_some();
+        if is_watched {
+            network.watchdog.start(now(), interval.limit);
+        } else if matches!(mode, Mode::PollersReceive | Mode::WaitersReceive) {
             deadline = deadline.min(now() + interval.limit);
         }
         // While packets follow closely, or work is pending, the thread polls without sleeping.
@@ -157,14 +163,19 @@ impl ProgressThread {
         let timeout = timeout_until(handoff.fall_asleep(deadline, next));
         let has_slept = timeout.is_none_or(|time| (time.tv_sec, time.tv_nsec) != (0, 0));
         let (control, sockets) = (network.watch.control(), network.ports.packets());
+        let also = match mode {
+            Mode::Receiving => Some(sockets),
+            _ => is_watched.then(|| network.watchdog.timer().as_fd()),
+        };
         let mut fds = [
             PollFd::new(&control, PollFlags::IN),
             PollFd::new(&network.deferred, PollFlags::IN),
-            PollFd::new(&sockets, PollFlags::IN),
+            PollFd::from_borrowed_fd(also.unwrap_or(control), PollFlags::IN),
         ];
-        let watched = if mode == Mode::Receiving { 3 } else { 2 };
+        let watched = if also.is_some() { 3 } else { 2 };
         let polled = poll(&mut fds[..watched], timeout.as_ref());
         handoff.wake_up();
+        network.watchdog.stop();
         match polled {
             Ok(_) => {}
             Err(Errno::INTR) => return Some(Woken::default()),

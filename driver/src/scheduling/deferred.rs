@@ -1,29 +1,27 @@
 //! The lists of queue pairs with deferred sends or delayed ACKs, and the flush timer.
 //!
-//! The program's next poll with its affinity takes a queue pair off its list, or another call;
-//! otherwise the progress thread does.
+//! The program's next poll with the queue pair's affinity sends the deferred sends. Its next poll
+//! that finds no completion sends the delayed ACKs, and its next blocking wait sends both. So does
+//! a post that fills the batch, or the end of the queue pair.
+//!
+//! If the program makes no such call, the flush timer wakes the progress thread, which sends the
+//! deferred sends. While the program keeps posting, the timer is moved before it expires. That
+//! costs a system call in 100 us, and no wake-up.
+//!
 //! Invariants:
 //!
 //! - While sends are deferred, the flush timer is armed, or has expired and is not yet handled.
-//! - ACKs are delayed only while the progress thread checks every few milliseconds, or is about to
-//!   be woken ([`Handoff::may_delay_acks`]); its check sends them.
+//! - ACKs are delayed only while the progress thread checks some milliseconds after the last poll
+//!   or wait, or is about to be woken ([`Handoff::may_delay_acks`]); its check sends them.
 //!
 //! [`Handoff::may_delay_acks`]: super::handoff::Handoff::may_delay_acks
 
 use super::limits::FLUSH_TIMEOUT;
+use super::one_shot::OneShotTimer;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use urxe_proto::time::Time;
-
-/// A one-shot timer, which the progress thread watches.
-pub(crate) trait FlushTimer {
-    /// Arms it for `at`, or moves it there.
-    fn set(&self, at: Time);
-
-    /// Clears its expiry, if it was not moved at the same time.
-    fn clear(&self);
-}
 
 /// The lists of queue pairs `T`, and the flush timer `A`.
 #[derive(Debug)]
@@ -46,7 +44,7 @@ struct Lists<T> {
     expires_at: Time,
 }
 
-impl<T, A: FlushTimer> Deferred<T, A> {
+impl<T, A: OneShotTimer> Deferred<T, A> {
     pub(crate) fn with(timer: A) -> Self {
         Deferred {
             lists: Mutex::new(Lists {
@@ -154,7 +152,7 @@ mod tests {
 
     struct NoTimer;
 
-    impl FlushTimer for NoTimer {
+    impl OneShotTimer for NoTimer {
         fn set(&self, _: Time) {}
         fn clear(&self) {}
     }

@@ -24,7 +24,7 @@ use urxe_proto::time::Time;
 pub(crate) enum Mode {
     /// Until a packet arrives.
     Receiving,
-    /// For a bounded time, while the program polls.
+    /// Until some milliseconds after the program's last poll.
     PollersReceive,
     /// For a bounded time, while threads of the program enter and leave blocking calls.
     WaitersReceive,
@@ -229,16 +229,16 @@ impl Handoff {
         mode
     }
 
-    /// Returns whether work that is already visible may wait until the progress thread's next
-    /// check: it leaves packets to the polling program, and checks every few milliseconds. In the
-    /// other modes it has done all pending work after it stored the mode.
+    /// Returns whether work that is already visible may wait for the program's next poll: the
+    /// progress thread leaves packets to polls, and checks some milliseconds after the last one. In
+    /// the other modes it has done all pending work after it stored the mode.
     pub(crate) fn leaves_packets_to_polls(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is(Mode::PollersReceive)
     }
 
-    /// Returns whether an ACK may be delayed: the progress thread sleeps for a bounded time, and
-    /// sends it after that. `is_waiter` says that the calling thread is the receiver, and sends the
+    /// Returns whether an ACK may be delayed: the program's polls send it, or the progress thread
+    /// some milliseconds after the last poll or wait. `is_waiter` says that the calling thread is the receiver, and sends the
     /// ACK itself before it sleeps again: then the progress thread may also be parked, since the
     /// thread wakes it in [`Handoff::leave`].
     ///

@@ -8,13 +8,14 @@
 //! - [`handoff`]: either the progress thread or threads of the program receive.
 //! - [`blocking`]: whether a blocking call receives before it sleeps.
 //! - [`polling`]: the record of the program's polls, and the detector of a program that polls
-//!   memory. [`adaptive`]: how the progress thread sleeps, by that record.
+//!   memory. [`adaptive`]: how the progress thread sleeps, by that record. [`watchdog`]: how it
+//!   notices that the polls have stopped.
 //! - [`contention`]: whether a thread that waits for packets sleeps, or polls and yields.
 //! - [`coalescing`]: which sends are deferred; [`delayed_ack`]: which acknowledgements;
 //!   [`deferred`]: the lists of queue pairs with either, and the flush timer.
 //! - [`destinations`]: the limit of bytes in flight to one process of this host.
 //! - [`timers`]: the deadlines of queue pairs. [`moderation`]: the notifications of completion
-//!   queues.
+//!   queues. [`one_shot`]: what these policies need of a timer of the kernel.
 
 pub(crate) mod adaptive;
 pub(crate) mod affinity;
@@ -27,5 +28,7 @@ pub(crate) mod destinations;
 pub(crate) mod handoff;
 pub(crate) mod limits;
 pub mod moderation;
+pub(crate) mod one_shot;
 pub(crate) mod polling;
 pub(crate) mod timers;
+pub(crate) mod watchdog;

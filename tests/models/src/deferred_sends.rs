@@ -2,7 +2,8 @@
 //! timeout.
 
 use crate::coalescing::Coalescing;
-use crate::deferred::{Deferred, FlushTimer};
+use crate::deferred::Deferred;
+use crate::one_shot::OneShotTimer;
 use crate::sync::lock;
 use crate::system::{Timer, check, join, thread};
 

@@ -97,5 +97,7 @@ mod scheduling {
 
 #[path = "../../../driver/src/scheduling/deferred.rs"]
 mod deferred;
+#[path = "../../../driver/src/scheduling/one_shot.rs"]
+mod one_shot;
 #[path = "../../../driver/src/scheduling/timers.rs"]
 mod timers;

@@ -1,6 +1,6 @@
 //! Models of kernel objects, and helpers to run models.
 
-use crate::deferred::FlushTimer;
+use crate::one_shot::OneShotTimer;
 use crate::semaphore_queue::Semaphore;
 use crate::sync::lock;
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -124,7 +124,7 @@ impl Timer {
     }
 }
 
-impl FlushTimer for Timer {
+impl OneShotTimer for Timer {
     fn set(&self, _: Time) {
         self.0.change(|state| *state = TimerState::Set);
     }

@@ -1,17 +1,9 @@
-//! The flush timer of deferred sends.
+//! One-shot timers of the kernel, timerfd_create(2).
 //!
-//! The program's next poll with the queue pair's affinity sends the deferred sends. Its next poll
-//! that finds no completion sends the delayed ACKs, and its next blocking wait sends both. So does
-//! a post that fills the batch, or the end of the queue pair. ACKs are delayed only while the
-//! progress thread checks every few milliseconds.
-//!
-//! If the program makes no such call, this timer wakes the progress thread, which sends the
-//! deferred sends. It is a kernel timer (timerfd_create(2)): any thread can set it without waking
-//! the thread that watches it. While the program keeps posting, the timer is moved before it
-//! expires. That costs a system call in 100 us, and no wake-up.
+//! Any thread can move one without waking the thread that watches it.
 
 use crate::loss::ClosedDescriptors;
-use crate::scheduling::deferred::FlushTimer;
+use crate::scheduling::one_shot::OneShotTimer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -54,7 +46,7 @@ impl AsFd for TimerFd {
     }
 }
 
-impl FlushTimer for TimerFd {
+impl OneShotTimer for TimerFd {
     fn set(&self, at: Time) {
         let setting = Itimerspec {
             it_interval: Timespec::default(),

@@ -1,0 +1,53 @@
+//! The progress thread while the program polls (`driver/src/scheduling/watchdog.rs`).
+
+mod common;
+
+use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
+use std::thread;
+use std::time::{Duration, Instant};
+use urxe_driver::path;
+use urxe_proto::work::SendOp;
+
+/// Polls for this time, and finds nothing.
+fn poll_for(end: &End, time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        assert_eq!(end.cq.poll(&mut [None]), 0);
+    }
+}
+
+#[test]
+fn progress_thread_does_not_wake_while_the_program_polls() {
+    let (a, _b) = pair(|_| ());
+    let wakeups = || path::get().counters().wakeups.get();
+    let start = Instant::now();
+    // On a busy machine this thread may not get a processor for some milliseconds, as if it had
+    // stopped polling.
+    loop {
+        let before = wakeups();
+        poll_for(&a, Duration::from_millis(100));
+        if wakeups() - before <= 2 {
+            return;
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT);
+    }
+}
+
+#[test]
+fn progress_thread_receives_after_the_program_has_polled() {
+    let (a, b) = pair(|_| ());
+    let mut from = Buffer::new(&a.pd, 64, ALL);
+    let to = Buffer::new(&b.pd, 64, ALL);
+    from.fill(1);
+    poll_for(&a, Duration::from_millis(50));
+    let write = SendOp::Write {
+        addr: to.mr.addr(),
+        rkey: to.mr.rkey(),
+    };
+    a.post(1, write, &[from.sge(0, 64)]);
+    let start = Instant::now();
+    while to.now() != from.now() {
+        assert!(start.elapsed() < TEST_TIMEOUT);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
