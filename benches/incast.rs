@@ -5,6 +5,7 @@
 //! urxe-incast serve tcp|urxe ADDRESS:PORT
 //! urxe-incast send tcp|urxe ADDRESS:PORT FLOWS BYTES
 //! urxe-incast ping tcp|urxe ADDRESS:PORT COUNT
+//! urxe-incast threads tcp|urxe ADDRESS:PORT THREADS COUNT
 //! ```
 
 use std::env;
@@ -210,6 +211,42 @@ fn ping(carrier: Carrier, address: &str, count: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Exchanges `count` small messages in each of `threads` threads with a connection of its own, and
+/// prints the round trips per second of all threads.
+fn ping_in_threads(
+    carrier: Carrier,
+    address: &str,
+    threads: usize,
+    count: usize,
+) -> io::Result<()> {
+    let streams: io::Result<Vec<_>> = (0..threads).map(|_| carrier.connect(address)).collect();
+    let exchange = |mut stream: Box<dyn Stream>| -> io::Result<()> {
+        stream.write_all(&0_u64.to_be_bytes())?;
+        let mut message = [0; SMALL];
+        for _ in 0..count {
+            stream.write_all(&message)?;
+            stream.read_exact(&mut message)?;
+        }
+        Ok(())
+    };
+    let streams = streams?;
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (streams.into_iter())
+            .map(|stream| scope.spawn(|| exchange(stream)))
+            .collect();
+        let results = threads.into_iter().map(|it| it.join());
+        results
+            .map(|it| it.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+            .collect::<io::Result<()>>()
+    })?;
+    println!(
+        "{:.0}",
+        (threads * count) as f64 / begun.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -227,6 +264,12 @@ fn main() -> ExitCode {
             Some(count) => ping(carrier, address, count as usize),
             None => return usage(),
         },
+        ["threads", _, address, threads, count] => match (number(threads), number(count)) {
+            (Some(threads), Some(count)) => {
+                ping_in_threads(carrier, address, threads as usize, count as usize)
+            }
+            _ => return usage(),
+        },
         _ => return usage(),
     };
     match result {
@@ -241,7 +284,8 @@ fn main() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: urxe-incast serve CARRIER ADDRESS:PORT | send CARRIER ADDRESS:PORT FLOWS BYTES | \
-         ping CARRIER ADDRESS:PORT COUNT; CARRIER is tcp or urxe"
+         ping CARRIER ADDRESS:PORT COUNT | threads CARRIER ADDRESS:PORT THREADS COUNT; CARRIER is \
+         tcp or urxe"
     );
     ExitCode::FAILURE
 }
