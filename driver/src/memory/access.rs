@@ -47,15 +47,12 @@ pub(crate) unsafe fn copy_out(addr: u64, out: &mut [u8]) {
 /// The `data.len()` bytes at `addr` must be mapped for writing until the call returns, and must not
 /// overlap `data`.
 pub(crate) unsafe fn copy_in(addr: u64, data: &[u8]) {
-    let end = addr + data.len() as u64;
-    let aligned = 1 << end.trailing_zeros().min(3);
-    // The largest integer that ends at `end`, is aligned, and is part of `data`.
-    let Some(last) = [8, 4, 2, 1]
-        .into_iter()
-        .find(|&size| size <= aligned && size <= data.len())
-    else {
+    let Some(longest) = data.len().checked_ilog2() else {
         return;
     };
+    let end = addr + data.len() as u64;
+    // The largest integer that ends at `end`, is aligned, and is part of `data`.
+    let last = 1 << longest.min(end.trailing_zeros()).min(3);
     let (before, tail) = data.split_at(data.len() - last);
     let at = (end - last as u64) as *mut u8;
     // SAFETY: `addr` points to `data.len()` writable bytes that do not overlap `data`: the caller's

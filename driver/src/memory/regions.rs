@@ -216,17 +216,54 @@ impl RegionTable {
         region.locate(sge.addr, u64::from(sge.length))
     }
 
+    /// Returns the place of the `len` bytes of an element from `offset` on.
+    ///
+    /// Most lists have one element. The loop over [`elements`] takes a third more instructions.
+    #[inline(always)]
+    fn part_of(
+        &self,
+        pd: &Pd,
+        sge: &Sge,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Place, MemoryError> {
+        let place = self.local(pd, sge, access)?;
+        match u64::from(sge.length).checked_sub(offset) {
+            Some(rest) if len as u64 <= rest => Ok(place.skip(offset)),
+            _ => Err(MemoryError::Range),
+        }
+    }
+
     /// See [`urxe_proto::host::Memory::gather`].
     pub(crate) fn gather(
         &self,
         pd: &Pd,
         sges: &[Sge],
         offset: u64,
-        mut out: &mut [u8],
+        out: &mut [u8],
     ) -> Result<(), MemoryError> {
         if out.is_empty() {
             return Ok(());
         }
+        let [sge] = sges else {
+            return self.gather_list(pd, sges, offset, out);
+        };
+        let place = self.part_of(pd, sge, offset, out.len(), Access::empty())?;
+        // SAFETY: `part_of` has checked that the bytes are within a region. The caller holds the
+        // table's lock, so the region stays registered.
+        unsafe { place.read(out) }
+    }
+
+    /// [`RegionTable::gather`] from any number of elements.
+    #[inline(never)]
+    fn gather_list(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        offset: u64,
+        mut out: &mut [u8],
+    ) -> Result<(), MemoryError> {
         for (sge, skip) in elements(sges, offset) {
             let place = self.local(pd, sge, Access::empty())?;
             let len = out.len().min((u64::from(sge.length) - skip) as usize);
@@ -280,12 +317,29 @@ impl RegionTable {
         pd: &Pd,
         sges: &[Sge],
         offset: u64,
-        mut data: &[u8],
+        data: &[u8],
         write: impl Fn(Place, &[u8]) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         if data.is_empty() {
             return Ok(());
         }
+        let [sge] = sges else {
+            return self.scatter_list(pd, sges, offset, data, write);
+        };
+        let place = self.part_of(pd, sge, offset, data.len(), Access::LOCAL_WRITE)?;
+        write(place, data)
+    }
+
+    /// [`RegionTable::scatter_with`] for any number of elements.
+    #[inline(never)]
+    fn scatter_list(
+        &self,
+        pd: &Pd,
+        sges: &[Sge],
+        offset: u64,
+        mut data: &[u8],
+        write: impl Fn(Place, &[u8]) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
         for (sge, skip) in elements(sges, offset) {
             let place = self.local(pd, sge, Access::LOCAL_WRITE)?;
             let (now, later) =
