@@ -7,7 +7,7 @@ use crate::host::{Access, Completions, Host, MemoryError, Receive, RemoteKey};
 use crate::ids::{Qpn, RKey, Srqn};
 use crate::service::{Context, receive_completion};
 use crate::wire::{Header, OpcodeInfo, Operation, Packet};
-use crate::work::{Completion, Extra, IpVersion, MAX_MESSAGE, WcOpcode, WcStatus};
+use crate::work::{Completion, Extra, IpVersion, MAX_MESSAGE, Sge, WcOpcode, WcStatus};
 
 /// The message in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,8 +260,7 @@ impl Placement {
     /// The number of bytes that the receive can take.
     #[inline]
     fn room(&self) -> u64 {
-        let lengths = self.receive.sges.iter().map(|sge| u64::from(sge.length));
-        lengths.sum()
+        Sge::total_length(&self.receive.sges)
     }
 }
 

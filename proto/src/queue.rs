@@ -376,7 +376,11 @@ impl SendQueue {
             _ if !wr.op.has_payload() => 0,
             Payload::Sges(sges) => {
                 let start = slot * self.size.max_sge as usize;
-                self.sges[start..start + sges.len()].copy_from_slice(sges);
+                match sges {
+                    // Most lists have one element, for which the call of a copy takes longer.
+                    [sge] => self.sges[start] = *sge,
+                    _ => self.sges[start..start + sges.len()].copy_from_slice(sges),
+                }
                 sges.len() as u32
             }
             Payload::Inline(data) => {
