@@ -492,7 +492,7 @@ impl Transmit for SendBatch {
         Some(&mut self.buffer[start..start + len])
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&mut self) {
         let (Some(staged), Some(path)) = (self.staged.take(), &self.path) else {
             return;

@@ -237,30 +237,57 @@ impl Replies {
         host: &H,
         out: &mut T,
     ) -> Sent {
-        while let Some(reply) = self.queue.front() {
-            let credits = match host.receive_credits() {
-                Some(count) => Credits::from_count(count),
-                None => Credits::INVALID,
+        if !self.is_single_ack() {
+            return self.transmit_queue(cx, pacing, host, out);
+        }
+        match self.transmit_ack(cx, host, out) {
+            true => Sent::All,
+            false => Sent::Full,
+        }
+    }
+
+    /// [`Replies::transmit`] for any answers. For a single ACK, the registers and spills of the
+    /// loop would be a part of its cost.
+    #[inline(never)]
+    fn transmit_queue<H: Memory + Receives, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        pacing: &mut ResponsePacing,
+        host: &H,
+        out: &mut T,
+    ) -> Sent {
+        while let Some(&Reply { answer, .. }) = self.queue.front() {
+            let sent = match answer {
+                Answer::Ack if self.transmit_ack(cx, host, out) => Sent::All,
+                Answer::Ack => Sent::Full,
+                _ => self.transmit_other(cx, credits_of(host), pacing, host, out),
             };
-            // Most answers are ACKs.
-            if reply.answer != Answer::Ack {
-                match self.transmit_other(cx, credits, pacing, host, out) {
-                    Sent::All => continue,
-                    sent => return sent,
-                }
+            if sent != Sent::All {
+                return sent;
             }
-            if !send_ack(cx, reply, Syndrome::Ack(credits), out) {
-                return Sent::Full;
-            }
-            self.queue.pop_front();
         }
         Sent::All
     }
 
+    /// Sends the oldest answer, which is an ACK. Returns false when the sink is full.
+    #[inline(always)]
+    fn transmit_ack<R: Receives, T: Transmit>(
+        &mut self,
+        cx: &mut Context<'_>,
+        receives: &R,
+        out: &mut T,
+    ) -> bool {
+        let Some(reply) = self.queue.front() else {
+            return true;
+        };
+        let is_sent = send_ack(cx, reply, Syndrome::Ack(credits_of(receives)), out);
+        if is_sent {
+            self.queue.pop_front();
+        }
+        is_sent
+    }
+
     /// Sends the oldest answer, which is not an ACK.
-    ///
-    /// Not inlined: its registers and spills would be a part of the cost of an ACK.
-    #[inline(never)]
     fn transmit_other<M: Memory, T: Transmit>(
         &mut self,
         cx: &mut Context<'_>,
@@ -342,6 +369,15 @@ impl Replies {
 impl Answer {
     fn is_response(&self) -> bool {
         matches!(self, Answer::Read(_) | Answer::SingleResponse { .. })
+    }
+}
+
+/// Returns the credits that an ACK grants (9.7.7.2).
+#[inline]
+fn credits_of<R: Receives>(receives: &R) -> Credits {
+    match receives.receive_credits() {
+        Some(count) => Credits::from_count(count),
+        None => Credits::INVALID,
     }
 }
 
