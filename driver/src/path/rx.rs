@@ -409,28 +409,48 @@ impl<'a> Delivery<'a> {
     /// Lets each queue pair that received packets send once: the one that is locked, and then those
     /// in `to_answer`.
     fn answer(&mut self) {
-        let Engine { waker, polling, .. } = self.engine;
         let is_waiter = self.caller == Caller::Wait;
-        let may_delay = self.caller != Caller::Other && waker.handoff().may_delay_acks(is_waiter);
-        let mut others = self.to_answer.iter();
-        let mut next = self.current.take();
-        loop {
-            if let Some(incoming) = next.take() {
-                let qp = incoming.qp();
-                let empty_polls = may_delay.then(|| polling.of(Affinity::of(qp.qpn())).empty());
-                let effects = incoming.answer(self.now, empty_polls, self.regions, self.answers);
-                if let Some(effects) = effects {
-                    let delays_ack = effects.delayed_ack;
-                    self.engine.apply(qp, effects);
-                    if delays_ack {
-                        self.engine.delay_ack(qp, is_waiter, self.regions);
-                    }
-                }
-            }
-            let Some(qpn) = others.next() else { break };
-            // The table has been locked since the queue pair received.
-            next = (self.qps.get(*qpn).map(Incoming::of)).filter(Incoming::is_answer_pending);
+        let may_delay =
+            self.caller != Caller::Other && self.engine.waker.handoff().may_delay_acks(is_waiter);
+        if let Some(incoming) = self.current.take() {
+            self.answer_from(incoming, may_delay);
         }
+        if !self.to_answer.is_empty() {
+            self.answer_others(may_delay);
+        }
+    }
+
+    /// Lets the queue pairs in `to_answer` send once.
+    #[inline(never)]
+    fn answer_others(&mut self, may_delay: bool) {
+        let others = std::mem::take(self.to_answer);
+        for qpn in &others {
+            // The table has been locked since the queue pair received.
+            if let Some(incoming) = self.qps.get(*qpn).map(Incoming::of)
+                && incoming.is_answer_pending()
+            {
+                self.answer_from(incoming, may_delay);
+            }
+        }
+        // Its memory is used again.
+        *self.to_answer = others;
         self.to_answer.clear();
+    }
+
+    /// Lets a queue pair send once. `may_delay` says whether ACKs may be delayed.
+    #[inline(always)]
+    fn answer_from(&mut self, incoming: Incoming<'_>, may_delay: bool) {
+        let Engine { polling, .. } = self.engine;
+        let qp = incoming.qp();
+        let empty_polls = may_delay.then(|| polling.of(Affinity::of(qp.qpn())).empty());
+        let effects = incoming.answer(self.now, empty_polls, self.regions, self.answers);
+        if let Some(effects) = effects {
+            let delays_ack = effects.delayed_ack;
+            self.engine.apply(qp, effects);
+            if delays_ack {
+                let is_waiter = self.caller == Caller::Wait;
+                self.engine.delay_ack(qp, is_waiter, self.regions);
+            }
+        }
     }
 }

@@ -107,6 +107,7 @@ impl<'a> Incoming<'a> {
     /// queue pair's affinity, if a poll or a wait of the application received these packets and ACKs
     /// may be delayed; then the ACK may be delayed, to be sent with the next post. `batch` is for
     /// the packets that are sent. Usually there are no effects.
+    #[inline(always)]
     pub(crate) fn answer(
         mut self,
         now: Time,
