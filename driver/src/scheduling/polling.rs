@@ -59,6 +59,10 @@ struct EmptyPolls {
     idle_at_packet: AtomicU32,
     /// Whether the next pause is a sleep, because contention is expected.
     sleeps: AtomicBool,
+    /// The durations of a pause after which the next one is of the same kind: the shortest, and
+    /// the size of the range, in nanoseconds.
+    usual_pause: AtomicU64,
+    usual_range: AtomicU64,
     /// The time at which the present empty poll began; 0 if no thread is in one.
     since: AtomicU64,
     /// The sum of their recorded durations, in nanoseconds.
@@ -342,15 +346,13 @@ impl EmptyPolls {
     /// Gives the processor to other threads, in a poll that began at `begun`, and returns the time
     /// after that.
     fn pause(&self, begun: Time, pause: impl FnOnce(Pause)) -> Time {
-        let idle_at_packet = self.idle_at_packet.load(Ordering::Relaxed);
         let sleeps = self.sleeps.load(Ordering::Relaxed);
         pause(if sleeps { Pause::Sleep } else { Pause::Yield });
         let now = urxe_net::now();
-        // Compared as times, since a duration has to be divided into seconds. While each yield is
-        // short, or each gives the processor away for a short time, nothing changes.
-        let gave_away = now >= begun + SHARED_PROCESSOR_YIELD;
-        let is_long = now >= begun + LONG_YIELD_THRESHOLD;
-        if sleeps || is_long || gave_away != (idle_at_packet != 0) {
+        // In nanoseconds, since a `Duration` has to be divided into seconds.
+        let took = now.0.wrapping_sub(begun.0);
+        let beyond = took.wrapping_sub(self.usual_pause.load(Ordering::Relaxed));
+        if beyond >= self.usual_range.load(Ordering::Relaxed) {
             self.paused(now, now.since(begun), sleeps);
         }
         now
@@ -370,12 +372,23 @@ impl EmptyPolls {
             contention.yielded(now, took);
         }
         let sleeps = contention.is_expected(now);
-        let pauses_at_once = sleeps || !slept && took >= SHARED_PROCESSOR_YIELD;
-        let idle = if pauses_at_once {
+        let gave_away = !slept && took >= SHARED_PROCESSOR_YIELD;
+        let idle = if sleeps || gave_away {
             EMPTY_POLLS_BEFORE_YIELD
         } else {
             0
         };
+        // While each yield is short, or each gives the processor away for a short time, nothing
+        // changes. Each sleep is recorded.
+        let shared = SHARED_PROCESSOR_YIELD.as_nanos() as u64;
+        let long = LONG_YIELD_THRESHOLD.as_nanos() as u64;
+        let (shortest, range) = match (sleeps, gave_away) {
+            (true, _) => (0, 0),
+            (false, true) => (shared, long - shared),
+            (false, false) => (0, shared),
+        };
+        self.usual_pause.store(shortest, Ordering::Relaxed);
+        self.usual_range.store(range, Ordering::Relaxed);
         self.sleeps.store(sleeps, Ordering::Relaxed);
         self.idle_at_packet.store(idle, Ordering::Relaxed);
     }
