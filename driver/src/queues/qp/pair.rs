@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) transport: Transport,
     /// Counters of bytes and packets sent and received.
     pub(super) traffic: Traffic,
+    /// The [`Counters::key_violations`] that the device's counters include.
+    pub(super) counted_violations: [u64; 2],
     /// The route of a connected queue pair to its peer, from RTR on.
     pub(super) route: Option<Route>,
     /// The alternate path, for path migration.
@@ -125,6 +127,7 @@ impl Inner {
         Inner {
             transport,
             traffic: Traffic::default(),
+            counted_violations: [0; 2],
             route: None,
             alternate: None,
             same_host_peer: None,

@@ -77,7 +77,6 @@ impl<'a> Incoming<'a> {
         let counters = inner.transport.counters();
         let (taken, written) = (counters.received_packets, counters.writes_done);
         let long_missing = counters.long_packet_timeouts;
-        let violations = counters.key_violations();
         let mut host = self.qp.host(regions);
         match MULTICAST {
             true => (inner.transport).handle_multicast(now, datagram, packet, &mut host),
@@ -87,8 +86,9 @@ impl<'a> Incoming<'a> {
         let taken = counters.received_packets > taken;
         let wrote = counters.writes_done != written;
         if !taken {
-            let now = counters.key_violations();
-            self.qp.counters.count_key_violations(violations, now);
+            let violations = counters.key_violations();
+            let before = std::mem::replace(&mut inner.counted_violations, violations);
+            self.qp.counters.count_key_violations(before, violations);
         }
         if counters.long_packet_timeouts != long_missing {
             inner.path_timed_out(true);
