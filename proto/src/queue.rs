@@ -459,8 +459,7 @@ impl SendQueue {
     #[inline]
     pub fn remove(&mut self) {
         debug_assert!(!self.is_empty());
-        let oldest = self.get(self.head);
-        if self.responses > 0 && oldest.is_some_and(|wqe| wqe.op.has_response()) {
+        if self.responses > 0 && self.get(self.head).is_some_and(|wqe| wqe.op.has_response()) {
             self.responses -= 1;
         }
         self.head += 1;

@@ -13,7 +13,6 @@ const LONG_FRACTION: u64 = 2;
 pub(super) struct RoundTrips {
     shortest: Option<u64>,
     last: u64,
-    queued: f32,
 }
 
 impl RoundTrips {
@@ -23,13 +22,13 @@ impl RoundTrips {
         let shortest = self.shortest.map_or(took, |shortest| shortest.min(took));
         self.shortest = Some(shortest);
         self.last = took;
-        self.queued = (took - shortest) as f32 / took.max(1) as f32;
     }
 
     /// The part of the last round trip, 0 to 1, for which its packet was in a queue.
     #[inline]
     pub(super) fn queued(&self) -> f32 {
-        self.queued
+        let queued = self.last - self.shortest.unwrap_or(self.last);
+        queued as f32 / self.last.max(1) as f32
     }
 
     /// Whether the last round trip is known and shows no queue.
