@@ -23,7 +23,7 @@ pub(super) struct Controls {
     pub(super) tos: u8,
     pub(super) ttl: u8,
     /// The length of each datagram except the last; 0 when there is only one.
-    pub(super) segment: usize,
+    pub(super) segment: u16,
     /// The message carried descriptors, which are closed.
     pub(super) had_descriptors: bool,
 }
@@ -210,7 +210,7 @@ impl Controls {
                 self.ttl = control_int(value) as u8;
             }
             (libc::IPPROTO_UDP, libc::UDP_GRO) => {
-                self.segment = usize::try_from(control_int(value)).unwrap_or(0);
+                self.segment = u16::try_from(control_int(value)).unwrap_or(0);
             }
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 self.had_descriptors = true;

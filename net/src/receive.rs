@@ -137,7 +137,7 @@ impl<'a> Arrival<'a> {
     /// Whether the message is one datagram.
     #[inline]
     pub(super) fn is_single(&self) -> bool {
-        let segment = self.message.controls.segment;
+        let segment = usize::from(self.message.controls.segment);
         (segment == 0 || segment >= self.bytes.len()) && !self.bytes.is_empty()
     }
 
@@ -165,7 +165,7 @@ impl<'a> Arrival<'a> {
             tos: self.message.controls.tos,
             ttl: self.message.controls.ttl,
             first_index: 0,
-            segment: self.message.controls.segment,
+            segment: usize::from(self.message.controls.segment),
             bytes: self.bytes,
         }
     }
