@@ -122,13 +122,6 @@ impl Group {
     }
 }
 
-/// A packet that is being written.
-#[derive(Debug)]
-struct Staged {
-    bytes: Range<usize>,
-    joins: bool,
-}
-
 /// A batch of packets to send. A thread keeps one and uses it for every path in turn.
 pub struct SendBatch {
     buffer: Vec<u8>,
@@ -138,7 +131,11 @@ pub struct SendBatch {
     sent: usize,
     /// The number of packets that have been captured: nonzero only after the kernel blocked.
     captured: usize,
-    staged: Option<Staged>,
+    /// The end of the packet that is being written, which begins at `used`; `used` while there is
+    /// none.
+    staged_end: usize,
+    /// Whether that packet joins the last group.
+    joins: bool,
     path: Option<Path>,
     max_segments: usize,
     /// The number of bytes staged at the last clock reading, and the reading; [`Time::NEVER`]
@@ -171,7 +168,8 @@ impl SendBatch {
             groups: Vec::with_capacity(MAX_GROUPS),
             sent: 0,
             captured: 0,
-            staged: None,
+            staged_end: 0,
+            joins: false,
             path: None,
             max_segments: 1,
             read: Cell::new((0, Time::NEVER)),
@@ -194,7 +192,7 @@ impl SendBatch {
             self.flush();
             self.discard();
         }
-        self.staged = None;
+        self.cancel();
         self.max_segments = if path.inner().sender.socket.has_gso() {
             MAX_SEGMENTS
         } else {
@@ -241,7 +239,7 @@ impl SendBatch {
     /// Sends as much as the socket has space for, without sleeping.
     #[inline(always)]
     pub fn flush(&mut self) -> SendReport {
-        self.staged = None;
+        self.cancel();
         // Most batches are one group, which one system call sends without anything left to do.
         let mut error = None;
         if let ([group], Some(path), 0) = (&self.groups[..], &self.path, self.sent)
@@ -296,6 +294,7 @@ impl SendBatch {
     fn clear(&mut self) {
         self.groups.clear();
         self.used = 0;
+        self.staged_end = 0;
         self.sent = 0;
         self.captured = 0;
     }
@@ -484,39 +483,36 @@ impl Transmit for SendBatch {
         if !joins && self.groups.len() >= MAX_GROUPS {
             return None;
         }
-        let start = self.used;
-        self.staged = Some(Staged {
-            bytes: start..end,
-            joins,
-        });
-        Some(&mut self.buffer[start..start + len])
+        self.staged_end = end;
+        self.joins = joins;
+        Some(&mut self.buffer[self.used..end - icrc::LEN])
     }
 
     #[inline(always)]
     fn commit(&mut self) {
-        let (Some(staged), Some(path)) = (self.staged.take(), &self.path) else {
+        let (start, end) = (self.used, self.staged_end);
+        let Some(path) = self.path.as_ref().filter(|_| start < end) else {
             return;
         };
-        let len = staged.bytes.len();
-        self.used = staged.bytes.end;
+        self.used = end;
         let mut id = 0;
         match self.groups.last_mut() {
-            Some(group) if staged.joins => {
+            Some(group) if self.joins => {
                 id = group.count as u16;
-                group.bytes.end = staged.bytes.end;
+                group.bytes.end = end;
                 group.count += 1;
             }
             _ => self.groups.push(Group {
-                bytes: staged.bytes.clone(),
-                segment: len,
+                bytes: start..end,
+                segment: end - start,
                 count: 1,
             }),
         }
-        seal(&path.inner().icrc, id, &mut self.buffer[staged.bytes]);
+        seal(&path.inner().icrc, id, &mut self.buffer[start..end]);
     }
 
     fn cancel(&mut self) {
-        self.staged = None;
+        self.staged_end = self.used;
     }
 
     #[inline]
