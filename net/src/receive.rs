@@ -212,6 +212,7 @@ impl Messages<'_> {
 }
 
 /// Returns the thread's `errno`. Polls that find nothing are frequent, and need no [`io::Error`].
+#[inline]
 fn last_errno() -> libc::c_int {
     // SAFETY: the pointer is to this thread's `errno`, which is initialized and valid for the
     // thread's life.
