@@ -62,6 +62,8 @@ pub enum EventSource {
     CompletionQueue,
     /// A shared receive queue. Its [limit](crate::SharedReceiveQueue::limit) is 0 now.
     SharedReceiveQueue,
+    /// A work queue of raw packets, which this API does not create.
+    WorkQueue,
     /// The port of this number.
     Port(u8),
     /// The device.
@@ -246,6 +248,7 @@ impl From<AsyncEvent> for Event {
             }
             EventObject::Cq(_) => EventSource::CompletionQueue,
             EventObject::Srq(_) => EventSource::SharedReceiveQueue,
+            EventObject::Wq(_) => EventSource::WorkQueue,
             EventObject::Port(port) => EventSource::Port(port),
             EventObject::Device => EventSource::Device,
         };

@@ -38,6 +38,8 @@ pub enum EventType {
     QpLastWqeReached = 16,
     /// The port's GID table changed.
     GidChange = 18,
+    /// A work queue entered the error state for a reason that no completion reports.
+    WqFatal = 19,
 }
 
 impl From<QpEvent> for EventType {
@@ -106,6 +108,8 @@ pub enum EventObject {
     Cq(Arc<Origin>),
     /// A shared receive queue.
     Srq(Arc<Origin>),
+    /// A work queue.
+    Wq(Arc<Origin>),
     /// A port, by its number from 1.
     Port(u8),
     /// The device.
@@ -116,9 +120,11 @@ impl EventObject {
     /// Returns the identity of the object; `None` for a port and the device.
     pub fn origin(&self) -> Option<&Arc<Origin>> {
         match self {
-            Self::Qp(origin) | Self::Share(origin) | Self::Cq(origin) | Self::Srq(origin) => {
-                Some(origin)
-            }
+            Self::Qp(origin)
+            | Self::Share(origin)
+            | Self::Cq(origin)
+            | Self::Srq(origin)
+            | Self::Wq(origin) => Some(origin),
             Self::Port(_) | Self::Device => None,
         }
     }

@@ -209,6 +209,58 @@ static void overrun(void)
 	FAILS(ibv_close_device(context), 0);
 }
 
+static struct ibv_wq *make_wq(struct ibv_context *context, struct end *end, struct ibv_cq *cq)
+{
+	struct ibv_wq_init_attr init = { .wq_context = end, .wq_type = IBV_WQT_RQ, .max_wr = DEPTH,
+					 .max_sge = 1, .pd = end->pd, .cq = cq };
+	struct ibv_wq_attr ready = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RDY };
+	struct ibv_sge element = sge(end, 0, 1024);
+	struct ibv_recv_wr wr = { .sg_list = &element, .num_sge = 1 }, *bad;
+	struct ibv_wq *wq = ibv_create_wq(context, &init);
+
+	MUST(wq);
+	FAILS(ibv_modify_wq(wq, &ready), 0);
+	for (int i = 0; i < 2; i++)
+		FAILS(ibv_post_wq_recv(wq, &wr, &bad), 0);
+	return wq;
+}
+
+/* The overrun that a work queue causes takes another one of its completion queue to error. */
+static void work_queue_overrun(void)
+{
+	struct ibv_wq_attr attr = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_ERR };
+	struct ibv_context *context = open_loopback(), *other = open_loopback();
+	struct end end = make_end(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+	struct ibv_wq *cause = make_wq(context, &end, cq), *victim = make_wq(context, &end, cq);
+	struct ibv_wq_init_attr foreign = { .wq_type = IBV_WQT_RQ, .max_wr = 1, .max_sge = 1,
+					    .pd = end.pd, .cq = cq };
+	struct ibv_async_event event;
+
+	NO_OBJECT(ibv_create_wq(other, &foreign), EINVAL);
+	FAILS(ibv_modify_wq(cause, &attr), 0);
+	MUST(!ibv_get_async_event(context, &event));
+	CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq);
+	ibv_ack_async_event(&event);
+	MUST(!ibv_get_async_event(context, &event));
+	CHECK(event.event_type == IBV_EVENT_WQ_FATAL && event.element.wq == victim);
+	CHECK(event.element.wq->wq_context == &end);
+	ibv_ack_async_event(&event);
+
+	attr.attr_mask |= IBV_WQ_ATTR_CURR_STATE;
+	attr.wq_state = IBV_WQS_RESET;
+	attr.curr_wq_state = IBV_WQS_RDY;
+	FAILS(ibv_modify_wq(victim, &attr), EINVAL);
+	attr.curr_wq_state = IBV_WQS_ERR;
+	FAILS(ibv_modify_wq(victim, &attr), 0);
+	FAILS(ibv_destroy_wq(cause), 0);
+	FAILS(ibv_destroy_wq(victim), 0);
+	FAILS(ibv_destroy_cq(cq), 0);
+	free_end(&end);
+	FAILS(ibv_close_device(other), 0);
+	FAILS(ibv_close_device(context), 0);
+}
+
 /* The requests to the allocators below. */
 static struct {
 	struct ibv_pd *pd;
@@ -615,6 +667,7 @@ int main(int argc, char **argv)
 		{ "moderation", moderation },
 		{ "imports", imports },
 		{ "overrun", overrun },
+		{ "work_queue_overrun", work_queue_overrun },
 		{ "rate_limit", rate_limit },
 		{ "raw_packets", raw_packets },
 		{ "parent_domains", parent_domains },

@@ -26,6 +26,11 @@ fn queue_that_ignores_overrun_keeps_the_newest() {
 }
 
 #[test]
+fn overrun_of_its_completion_queue_is_fatal_to_a_work_queue() {
+    PROGRAM.passes("work_queue_overrun");
+}
+
+#[test]
 fn objects_of_a_parent_domain_use_its_allocators() {
     PROGRAM.passes("parent_domains");
 }

@@ -15,6 +15,7 @@ use super::ffi::*;
 use super::qp::{pair_of, qp_handle};
 use super::srq::{shared_of, srq_handle};
 use super::wait_registry::WaitRegistry;
+use super::wq::{work_queue_of, wq_handle};
 
 /// The event queues at which threads of the program may wait, by opened device.
 pub(super) static EVENTS: WaitRegistry<AsyncEvents> = WaitRegistry::new();
@@ -37,6 +38,11 @@ fn deliver(event: AsyncEvent) -> Option<ibv_async_event> {
             let srq = srq_handle(origin.tag())?;
             origin.acks.delivered();
             ibv_async_event_element { srq }
+        }
+        EventObject::Wq(origin) => {
+            let wq = wq_handle(origin.tag())?;
+            origin.acks.delivered();
+            ibv_async_event_element { wq }
         }
         EventObject::Port(number) => ibv_async_event_element {
             port_num: c_int::from(number),
@@ -102,6 +108,13 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
                 // SAFETY: `srq` is the element of these event types. The queue lives until the
                 // event is acknowledged.
                 if let Ok(queue) = unsafe { shared_of(event.element.srq) } {
+                    queue.driver.origin.acks.acknowledge(1);
+                }
+            }
+            IBV_EVENT_WQ_FATAL => {
+                // SAFETY: `wq` is the element of this event type. The queue lives until the event
+                // is acknowledged.
+                if let Ok(queue) = unsafe { work_queue_of(event.element.wq) } {
                     queue.driver.origin.acks.acknowledge(1);
                 }
             }

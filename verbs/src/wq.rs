@@ -7,7 +7,7 @@ use std::sync::Arc;
 use urxe_driver::raw::{HashFields, KEY_LEN, MAX_ENTRIES, Spread, Wq, WqState};
 
 use super::context::context_of;
-use super::cq::queue_of;
+use super::cq::queue_in;
 use super::entry;
 use super::errno::Errno;
 use super::ffi::*;
@@ -21,11 +21,29 @@ impl Handle for ibv_wq {
 /// The library's state behind an `ibv_wq`.
 #[derive(Debug)]
 pub(super) struct WorkQueue {
-    driver: Arc<Wq>,
+    pub driver: Arc<Wq>,
     /// The indirection tables that contain it.
     users: Users,
     _pd: Use,
     _cq: Use,
+}
+
+/// Returns the library's state of a work queue.
+///
+/// # Errors
+/// `EINVAL` if `wq` is null or misaligned.
+///
+/// # Safety
+/// If `wq` is not null, it must be a work queue created by this library that stays live for `'a`.
+pub(super) unsafe fn work_queue_of<'a>(wq: *mut ibv_wq) -> Result<&'a WorkQueue, Errno> {
+    // SAFETY: `wq` is null or live for `'a`: the caller's contract, section Safety.
+    unsafe { object::state_of(wq) }
+}
+
+/// Returns the `ibv_wq` of a work queue, or `None` if it is being destroyed.
+pub(super) fn wq_handle(tag: usize) -> Option<*mut ibv_wq> {
+    let handle = ptr::with_exposed_provenance_mut::<ibv_wq>(tag);
+    (!handle.is_null()).then_some(handle)
 }
 
 /// Implements `create_wq` of a context.
@@ -52,7 +70,7 @@ pub(super) unsafe extern "C" fn create_wq(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: `attr.pd` and `attr.cq` are null or live: the caller's contract, section Safety.
-        let (domain, queue) = unsafe { (object::state_of(attr.pd)?, queue_of(attr.cq)?) };
+        let (domain, queue) = unsafe { (object::state_of(attr.pd)?, queue_in(attr.cq, context)?) };
         let driver = Wq::new(&domain.driver, &queue.driver, attr.max_wr, attr.max_sge)?;
         let mut handle = ibv_wq::zeroed();
         handle.context = context;
@@ -70,7 +88,10 @@ pub(super) unsafe extern "C" fn create_wq(
             _pd: domain.users.add(),
             _cq: queue.users.add(),
         };
-        Ok(object::make(handle, state))
+        let tagged = Arc::clone(&state.driver);
+        let wq = object::make(handle, state);
+        tagged.origin.set_tag(wq.expose_provenance());
+        Ok(wq)
     })
 }
 
@@ -105,7 +126,8 @@ pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_
     })
 }
 
-/// Implements `destroy_wq` of a context. `EBUSY` while an indirection table contains it.
+/// Implements `destroy_wq` of a context. `EBUSY` while an indirection table contains it. Waits
+/// until the program has acknowledged all events of it that it has received.
 ///
 /// # Safety
 /// `wq` must be null or a live work queue created by this library. No other call may use it now or
@@ -115,6 +137,7 @@ pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
         // SAFETY: `wq` is null or live: the caller's contract, section Safety.
         let state = unsafe { object::state_of(wq) }?;
         state.users.check_none()?;
+        state.driver.origin.set_tag(0);
         state.driver.destroy();
         // SAFETY: `wq` is live, and no other call uses it: the caller's contract, section Safety.
         // No table uses it (checked above).

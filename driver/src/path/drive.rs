@@ -148,8 +148,8 @@ impl Engine {
         worked
     }
 
-    /// Moves the queue pairs of a completion queue that overran to the error state. One that is
-    /// being destroyed is no longer in the table, and completes nothing.
+    /// Moves the queue pairs and work queues of a completion queue that overran to the error state.
+    /// A queue pair that is being destroyed is no longer in the table, and completes nothing.
     fn fail_users(&self, cq: &Arc<Cq>) {
         cq.fail_users(|| {
             let qps = self.qps.read();

@@ -10,9 +10,10 @@ use crate::event_queue::{AckCount, EventQueue};
 use crate::events::{AsyncEvents, EventObject, EventSender, EventType, Origin};
 use crate::scheduling::affinity::CqAffinity;
 use crate::scheduling::moderation::Moderation;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use entries::{Added, Entries, Request};
-use std::sync::Arc;
+use std::fmt::Debug;
+use std::sync::{Arc, Weak};
 use urxe_net::{now, wall};
 use urxe_proto::ids::Qpn;
 use urxe_proto::time::Time;
@@ -37,7 +38,7 @@ pub struct CqInit {
     /// Whether completions carry timestamps.
     pub stamps: bool,
     /// Whether a new completion replaces the oldest one when the queue is full. Otherwise it is
-    /// lost, and the queue pairs that complete to the queue fail.
+    /// lost, and the queue pairs and work queues that complete to the queue fail.
     pub ignores_overrun: bool,
 }
 
@@ -59,6 +60,12 @@ impl Stamp {
     }
 }
 
+/// A user of a completion queue that the table of queue pairs does not have: a work queue.
+pub(crate) trait CqUser: Debug + Send + Sync {
+    /// Moves it to the error state, since its completion queue overran.
+    fn fail(&self);
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -69,6 +76,8 @@ pub struct Cq {
     /// Whether an overrun was reported, and the queue pairs that complete here have not all failed
     /// since: their further overruns are the same one.
     is_overrun: AtomicBool,
+    /// The work queues that complete here.
+    work_queues: Mutex<Vec<Weak<dyn CqUser>>>,
     events: EventSender,
     monitor: Arc<CqMonitor<Cq>>,
     /// The affinity of this queue and of its queue pairs.
@@ -127,6 +136,7 @@ impl Cq {
             stamps: init.stamps,
             ignores_overrun: init.ignores_overrun,
             is_overrun: AtomicBool::new(false),
+            work_queues: Mutex::default(),
             events: EventSender::new(events),
             monitor,
             affinity: CqAffinity::default(),
@@ -219,8 +229,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Raises the event of an overrun, and has the engine fail the queue pairs that complete to the
-    /// queue.
+    /// Raises the event of an overrun, and has the engine fail the queue pairs and work queues that
+    /// complete to the queue.
     fn report_overrun(self: &Arc<Self>) {
         tracing::warn!(capacity = self.capacity(), "a completion queue overran");
         let origin = Arc::clone(&self.origin);
@@ -228,10 +238,37 @@ impl Cq {
         self.monitor.overran(Arc::clone(self));
     }
 
-    /// Fails the queue pairs that complete to the queue, after an overrun, by a call of `fail`.
+    /// Fails the queue pairs and work queues that complete to the queue, after an overrun. `fail`
+    /// fails the queue pairs.
     pub(crate) fn fail_users(&self, fail: impl FnOnce()) {
         fail();
+        let work_queues = lock(&self.work_queues);
+        for queue in work_queues.iter().filter_map(Weak::upgrade) {
+            queue.fail();
+        }
+        drop(work_queues);
         self.is_overrun.store(false, Ordering::Release);
+    }
+
+    /// Adds a work queue that completes here.
+    pub(crate) fn add_work_queue(&self, queue: Weak<dyn CqUser>) {
+        lock(&self.work_queues).push(queue);
+    }
+
+    /// Removes a work queue. When this returns, no thread fails it.
+    pub(crate) fn remove_work_queue(&self, queue: &Weak<dyn CqUser>) {
+        lock(&self.work_queues).retain(|listed| !Weak::ptr_eq(listed, queue));
+    }
+
+    /// Returns the number of work queues that complete here.
+    #[cfg(test)]
+    pub(crate) fn work_queues(&self) -> usize {
+        lock(&self.work_queues).len()
+    }
+
+    /// Where the queue's events go, and those of its work queues.
+    pub(crate) fn events(&self) -> &EventSender {
+        &self.events
     }
 
     /// Delivers a delayed notification whose time has come.

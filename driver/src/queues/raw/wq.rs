@@ -1,13 +1,14 @@
 //! Work queues: receives for a part of the frames of a raw packet queue pair.
 
+use crate::events::{EventObject, EventType, Origin};
 use crate::memory::regions::RegionTable;
 use crate::pd::Pd;
-use crate::queues::cq::Cq;
+use crate::queues::cq::{Cq, CqUser};
 use crate::queues::limits::{MAX_QP_WR, MAX_SGE};
 use crate::queues::qp::error::CreateError;
 use crate::sync::{Mutex, lock};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use urxe_net::thread;
 use urxe_proto::host::Receive;
 use urxe_proto::ids::Qpn;
@@ -67,6 +68,8 @@ pub struct Wq {
     pd: Arc<Pd>,
     cq: Arc<Cq>,
     inner: Mutex<Inner>,
+    /// Its identity in asynchronous events.
+    pub origin: Arc<Origin>,
 }
 
 /// The first number of work queues, used in their completions. The numbers are those of a slot that
@@ -91,7 +94,7 @@ impl Wq {
             return Err(CreateError::Capacity);
         }
         let next = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS;
-        Ok(Arc::new(Wq {
+        let wq = Arc::new(Wq {
             number: Qpn::new(FIRST_NUMBER + next),
             pd: Arc::clone(pd),
             cq: Arc::clone(cq),
@@ -101,7 +104,15 @@ impl Wq {
                 next: Receive::default(),
                 has_next: false,
             }),
-        }))
+            origin: Origin::new(),
+        });
+        cq.add_work_queue(wq.as_user());
+        Ok(wq)
+    }
+
+    fn as_user(self: &Arc<Self>) -> Weak<dyn CqUser> {
+        let queue: Weak<Wq> = Arc::downgrade(self);
+        queue
     }
 
     /// Returns its number.
@@ -198,13 +209,29 @@ impl Wq {
             extra: Extra::None,
             grh: None,
         };
-        // The completion queue reports an overrun by an event of its own.
+        // The completion queue reports an overrun, and fails its work queues.
         let _ = self.cq.push(completion, false);
     }
 
-    /// Removes its completions. To be called before the last reference is dropped.
-    pub fn destroy(&self) {
+    /// Removes its completions and pending events, and waits until the application has acknowledged
+    /// the events that it has taken. To be called before the last reference is dropped.
+    pub fn destroy(self: &Arc<Self>) {
+        self.cq.remove_work_queue(&self.as_user());
         self.modify(WqState::Reset);
+        self.cq.events().end(&self.origin);
+    }
+}
+
+impl CqUser for Wq {
+    fn fail(&self) {
+        let mut inner = lock(&self.inner);
+        if inner.state != WqState::Ready {
+            return;
+        }
+        inner.state = WqState::Error;
+        let object = EventObject::Wq(Arc::clone(&self.origin));
+        self.cq.events().send(EventType::WqFatal, object);
+        self.flush(&mut inner);
     }
 }
 
@@ -271,6 +298,25 @@ mod tests {
             let flushed: Vec<_> = done(&wq).iter().map(|(wr_id, _)| *wr_id).collect();
             assert_eq!(flushed, expected);
         }
+    }
+
+    #[test]
+    fn overrun_of_its_completion_queue_is_fatal_in_ready_only() {
+        let wq = queue();
+        wq.post_receive(1, &[]).unwrap();
+        let fail = || wq.cq().fail_users(|| ());
+        fail();
+        fail();
+        assert_eq!(done(&wq), [(1, WcStatus::WrFlushErr)]);
+        assert_eq!(
+            (wq.state(), wq.modify(WqState::Ready)),
+            (WqState::Error, false)
+        );
+        assert!(wq.modify(WqState::Reset));
+        fail();
+        assert_eq!(wq.state(), WqState::Reset);
+        wq.destroy();
+        assert_eq!(wq.cq().work_queues(), 0);
     }
 
     #[test]
