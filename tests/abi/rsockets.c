@@ -279,7 +279,7 @@ static void waiting(void)
 static void endings(void)
 {
 	char data[16];
-	fd_set writes;
+	fd_set writes, excepts;
 	int pair[2];
 
 	/* One direction is shut down, and the other continues. */
@@ -309,6 +309,9 @@ static void endings(void)
 	FD_ZERO(&writes);
 	FD_SET(pair[1], &writes);
 	CHECK(rselect(pair[1] + 1, NULL, &writes, NULL, NULL) == 1 && FD_ISSET(pair[1], &writes));
+	FD_ZERO(&excepts);
+	FD_SET(pair[1], &excepts);
+	CHECK(rselect(pair[1] + 1, NULL, NULL, &excepts, NULL) == 1 && FD_ISSET(pair[1], &excepts));
 	MINUS_ONE(rsend(pair[1], "x", 1, 0), ECONNRESET);
 	CHECK(!rclose(pair[1]));
 	MINUS_ONE(rsend(pair[1], "x", 1, 0), EBADF);

@@ -315,6 +315,38 @@ fn tcp_client_reaches_a_tcp_server() {
     run("python3", preloaded(namespace.runner(), &words), LIMIT).success();
 }
 
+/// As in the kernel, a hang-up is no exception: `select` continues to wait for the pipe.
+#[test]
+fn select_for_exceptions_is_not_ended_by_a_hang_up() {
+    let Some(namespace) = alone(&[Need::Program("python3", "python3")]) else {
+        return;
+    };
+    let _exclusive = exclusive();
+    let script = "
+import os, select, socket, threading
+listener = socket.create_server(('127.0.0.1', 0))
+client = socket.create_connection(listener.getsockname())
+server = listener.accept()[0]
+server.close()
+assert client.recv(1) == b''
+poll = select.poll()
+poll.register(client, 0)
+assert poll.poll(20000)[0][1] & select.POLLHUP
+reads, writes = os.pipe()
+threading.Timer(0.3, os.write, (writes, b'x')).start()
+assert select.select([reads], [], [client], 20) == ([reads], [], [])
+assert select.select([], [client], [client], 20) == ([], [client], [])
+os.close(reads)
+try:
+    select.select([reads, client], [], [], 20)
+    raise AssertionError('a closed descriptor')
+except OSError as error:
+    assert error.errno == 9
+";
+    let words = ["python3", "-c", script];
+    run("python3", preloaded(namespace.runner(), &words), LIMIT).success();
+}
+
 #[test]
 fn iperf3_measures_rdma() {
     let Some(namespace) = alone(&[Need::Program("iperf3", "iperf3")]) else {

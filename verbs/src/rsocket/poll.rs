@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, fd_set, nfds_t, pollfd, timeval};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, nfds_t, pollfd, timeval};
 
 use super::epoll::{self, Epoll};
 use super::wait::{self, milliseconds, revents, system_poll};
@@ -148,7 +148,9 @@ pub unsafe extern "C" fn rselect(
             let (read, write, except) =
                 unsafe { (has(readfds, fd), has(writefds, fd), has(exceptfds, fd)) };
             if read || write || except {
-                let events = if read { POLLIN } else { 0 } | if write { POLLOUT } else { 0 };
+                let requested = [(read, POLLIN), (write, POLLOUT), (except, POLLPRI)];
+                let requested = requested.iter().filter(|(is, _)| *is);
+                let events = requested.fold(0, |events, (_, event)| events | event);
                 polled.push(pollfd {
                     fd,
                     events,
@@ -158,10 +160,11 @@ pub unsafe extern "C" fn rselect(
         }
         poll(&mut polled, timeout)?;
         let mut found = 0;
-        for (set, event, reported) in [
-            (readfds, POLLIN, POLLIN | POLLHUP | POLLERR),
-            (writefds, POLLOUT, POLLOUT | POLLHUP | POLLERR),
-            (exceptfds, 0, libc::POLLPRI),
+        // As with rdma-core, a socket that has hung up or failed is exceptional.
+        for (set, reported) in [
+            (readfds, POLLIN | POLLHUP | POLLERR),
+            (writefds, POLLOUT | POLLHUP | POLLERR),
+            (exceptfds, POLLPRI | POLLHUP | POLLERR),
         ] {
             if set.is_null() {
                 continue;
@@ -173,8 +176,7 @@ pub unsafe extern "C" fn rselect(
                     if !libc::FD_ISSET(fd.fd, set) {
                         continue;
                     }
-                    let requested = event == 0 || fd.events & event != 0;
-                    match requested && fd.revents & reported != 0 {
+                    match fd.revents & reported != 0 {
                         true => found += 1,
                         false => libc::FD_CLR(fd.fd, set),
                     }

@@ -1,17 +1,26 @@
 //! `select` and `pselect`, implemented by `poll`.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
 use std::ptr;
 use std::time::{Duration, Instant};
 
 use libc::{
-    POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t, timespec, timeval,
+    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t, timespec,
+    timeval,
 };
 
 use super::{any_rsocket, milliseconds, rpoll, with_signals};
 use crate::call::{next, real};
 
 real! { select pselect }
+
+/// The events that make a descriptor ready in the sets of reads, writes and exceptions. As in the
+/// kernel, a hang-up is no exception. A write returns at once after one.
+const REPORTED: [c_short; 3] = [
+    POLLIN | POLLHUP | POLLERR,
+    POLLOUT | POLLHUP | POLLERR,
+    POLLPRI,
+];
 
 /// # Safety
 /// `set` must be null or point to a set, and `number` must be less than FD_SETSIZE.
@@ -59,8 +68,7 @@ unsafe fn to_pollfds(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
 /// Each pointer must be null or point to a set.
 unsafe fn set_ready(found: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
-    let reported = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
-    for (set, reported) in sets.into_iter().zip(reported) {
+    for (set, reported) in sets.into_iter().zip(REPORTED) {
         for fd in found {
             // SAFETY: the pointers are null or valid (section Safety).
             unsafe {
@@ -73,6 +81,46 @@ unsafe fn set_ready(found: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
         }
     }
     count
+}
+
+/// Waits until a descriptor has an event that `select` reports, or the time has expired; -1 on an
+/// error. `poll` also reports errors and hang-ups to which its caller does not wait.
+fn wait(fds: &mut [pollfd], timeout: c_int) -> c_int {
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let started = Instant::now();
+    let mut remaining = timeout;
+    let mut polled = fds.to_vec();
+    loop {
+        let found = rpoll(&mut polled, remaining);
+        for (fd, polled) in fds.iter_mut().zip(&polled) {
+            fd.revents = polled.revents;
+        }
+        if fds.iter().any(|fd| fd.revents & POLLNVAL != 0) {
+            // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
+            unsafe { *libc::__errno_location() = libc::EBADF };
+            return -1;
+        }
+        if found <= 0 || fds.iter().any(has_reported) {
+            return found;
+        }
+        // `poll` ignores a negative number.
+        for fd in polled.iter_mut().filter(|fd| fd.revents != 0) {
+            fd.fd = -1;
+        }
+        remaining = limit.map_or(-1, |limit| {
+            let left = limit.saturating_sub(started.elapsed()).as_micros();
+            c_int::try_from(left.div_ceil(1000)).unwrap_or(c_int::MAX)
+        });
+    }
+}
+
+/// Returns whether a descriptor is ready in a set that contains it.
+fn has_reported(fd: &pollfd) -> bool {
+    let is_ready = |(requested, reported)| fd.events & requested != 0 && fd.revents & reported != 0;
+    [POLLIN, POLLOUT, POLLPRI]
+        .into_iter()
+        .zip(REPORTED)
+        .any(is_ready)
 }
 
 /// Waits for the descriptors in the sets by `poll`; `None` if none of them is in the table.
@@ -92,7 +140,7 @@ unsafe fn select_ours(
             return None;
         }
         let timeout = timeout();
-        let found = with_signals(mask, || rpoll(&mut pollfds, timeout));
+        let found = with_signals(mask, || wait(&mut pollfds, timeout));
         Some(match found < 0 {
             true => found,
             false => set_ready(&pollfds, sets),
