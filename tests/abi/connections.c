@@ -422,6 +422,47 @@ static void unreliable(void)
 	rdma_destroy_ep(listen);
 }
 
+/*
+ * The peer withdraws a request that was taken: only rdma_accept reports this. Another thread could
+ * otherwise get an event of an identifier that the program does not know yet.
+ */
+static void withdrawn(void)
+{
+	struct rdma_event_channel *theirs = rdma_create_event_channel();
+	struct rdma_event_channel *others = rdma_create_event_channel();
+	struct rdma_event_channel *ours = rdma_create_event_channel();
+	struct rdma_conn_param param = { .qp_num = 0x1234 };
+	struct rdma_cm_id *servers[2], *client, *peers[2];
+	struct rdma_cm_event *event;
+
+	MUST(theirs && others && ours);
+	servers[0] = listener(theirs, RDMA_PS_TCP);
+	servers[1] = listener(others, RDMA_PS_TCP);
+	for (int i = 0; i < 2; i++) {
+		client = on_the_way(ours, RDMA_PS_TCP, rdma_get_src_port(servers[i]));
+		CHECK(!rdma_connect(client, &param));
+		param.qp_num++;
+		/* Messages arrive in order: the first request is withdrawn before the second one arrives. */
+		event = next(i ? others : theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+		peers[i] = event->id;
+		CHECK(!rdma_ack_cm_event(event));
+		if (i == 0)
+			CHECK(!rdma_destroy_id(client));
+	}
+	CHECK(!is_readable(theirs));
+	MINUS_ONE(rdma_accept(peers[0], &param), EINVAL);
+	CHECK(!is_readable(theirs));
+	CHECK(!rdma_accept(peers[1], &param));
+	CHECK(!rdma_ack_cm_event(next(ours, RDMA_CM_EVENT_CONNECT_RESPONSE)));
+	CHECK(!rdma_destroy_id(client));
+	CHECK(!rdma_ack_cm_event(next(others, RDMA_CM_EVENT_REJECTED)));
+	for (int i = 0; i < 2; i++)
+		CHECK(!rdma_destroy_id(peers[i]) && !rdma_destroy_id(servers[i]));
+	rdma_destroy_event_channel(theirs);
+	rdma_destroy_event_channel(others);
+	rdma_destroy_event_channel(ours);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -432,6 +473,7 @@ int main(int argc, char **argv)
 		{ "migrated_listener", migrated_listener },
 		{ "options_of_vendors", options_of_vendors },
 		{ "unreliable", unreliable },
+		{ "withdrawn", withdrawn },
 	};
 
 	return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

@@ -16,6 +16,11 @@ fn connections_carry_data_and_private_data_both_ways() {
 }
 
 #[test]
+fn end_of_a_request_is_reported_by_rdma_accept_only() {
+    passes("withdrawn");
+}
+
+#[test]
 fn datagram_services_are_found_and_used() {
     passes("datagram_services");
 }

@@ -11,6 +11,7 @@ use crate::path;
 use crate::sync::lock;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use urxe_net::random;
 use urxe_proto::cm::timing::{MAX_RETRIES, RESPONSE_TIMEOUT};
 use urxe_proto::cm::wire::{Ece, Info, IpHeader, PrivateData, RejectReason, SidrStatus, Transport};
@@ -228,7 +229,9 @@ impl Id {
             .inspect_err(|_| {
                 // The error of the reply is the one reported.
                 let _ = self.send_rejection(connection, RejectReason::CONSUMER, &[]);
-            })
+            })?;
+        self.is_silent.store(false, Ordering::Release);
+        Ok(())
     }
 
     fn send_reply(

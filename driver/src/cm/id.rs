@@ -20,7 +20,7 @@ use crate::queues::gsi::{Gsi, Listener};
 use crate::sync::{Mutex, lock};
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use urxe_net::{DEFAULT_TTL, random};
 use urxe_proto::cm::CommId;
@@ -62,6 +62,11 @@ pub struct Id {
     pub acks: AckCount,
     /// A number that the creator of this identifier may set, to find its own object.
     pub tag: AtomicUsize,
+    /// See [`Id::silence_requests`].
+    pub(super) silences_requests: AtomicBool,
+    /// Whether its events are dropped, other than those of the application: it is of a request that
+    /// has not been accepted. Changes under `inner`.
+    pub(super) is_silent: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -185,12 +190,20 @@ impl Id {
             inner: Mutex::new(inner),
             acks: AckCount::default(),
             tag: AtomicUsize::new(0),
+            silences_requests: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
         })
     }
 
     /// Returns its port space.
     pub fn space(&self) -> PortSpace {
         self.space
+    }
+
+    /// Makes the identifiers of requests to this listener raise no events until they are accepted,
+    /// as in the kernel. The end of such a request is reported by [`Id::accept`] only.
+    pub fn silence_requests(&self) {
+        self.silences_requests.store(true, Ordering::Release);
     }
 
     /// Returns the kind of queue pair that it is for.
@@ -488,6 +501,9 @@ impl Id {
 
     /// Adds an event of this identifier to its channel.
     pub(super) fn raise(&self, kind: EventKind, status: i32, details: Details) {
+        if self.is_silent.load(Ordering::Acquire) && kind != EventKind::User {
+            return;
+        }
         let Some(id) = self.me.upgrade() else {
             return;
         };

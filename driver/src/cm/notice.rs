@@ -10,6 +10,7 @@ use crate::queues::gsi::{Gsi, Handler};
 use crate::sync::lock;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use urxe_net::DEFAULT_TTL;
 use urxe_proto::cm::timing::{PACKET_LIFE_TIME, SERVICE_TIMEOUT};
 use urxe_proto::cm::wire::{IpHeader, PrivateData, Rep, Req, SidrRep, SidrReq, SidrStatus};
@@ -192,6 +193,8 @@ impl Id {
         inner.bind_to(&new_id.me, bound);
         inner.path = Some(path);
         inner.connection = Some(Connection::new(own_gsi, comm_id, true));
+        let is_silent = self.silences_requests.load(Ordering::Acquire);
+        new_id.is_silent.store(is_silent, Ordering::Release);
         drop(inner);
         if gsi.adopt(comm_id, Arc::clone(&new_id) as _).is_err() {
             // The peer has withdrawn the request.

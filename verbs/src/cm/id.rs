@@ -137,6 +137,8 @@ pub(super) fn create(
     };
     let events = channel_of(channel)?;
     let driver = Id::new(&events, space, service(space, qp_type));
+    // An event could otherwise reach another thread before the program knows the identifier.
+    driver.silence_requests();
     Ok(create_handle(
         driver,
         channel,
