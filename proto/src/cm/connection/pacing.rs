@@ -81,11 +81,18 @@ impl Connection {
     }
 
     /// Handles a REP that was rejected because its queue pair is in use. The peer needs the time of
-    /// its TimeWait before it accepts the REQ as a new one.
-    pub fn on_rep_refused(&mut self, now: Time) {
+    /// its TimeWait before it accepts the REQ as a new one. If the REQ waits to be retransmitted,
+    /// it does not any more, and its place is returned.
+    pub fn on_rep_refused(&mut self, now: Time) -> Option<(Target, u64)> {
         if let Some(retransmission) = &mut self.retransmission {
             retransmission.not_early(now);
         }
+        let paced = self.pacing.as_mut()?;
+        if !matches!(paced.phase, Phase::Lost { .. }) {
+            return None;
+        }
+        paced.phase = Phase::Done;
+        Some((paced.target, paced.place))
     }
 
     /// Handles the end of the wait of a REQ. It goes on if the destination has answered another

@@ -168,7 +168,13 @@ impl<I: Ids> Manager<I> {
         }
         if let Some(stale) = self.connection_of_qp(gid, rep.ca_guid, qpn) {
             self.refuse_rep(from, rep, RejectReason::STALE_CONNECTION);
-            self.deliver(Some(id), |connection, _| connection.on_rep_refused(now));
+            let mut waited = None;
+            self.deliver(Some(id), |connection, _| {
+                waited = connection.on_rep_refused(now);
+            });
+            if let Some((target, place)) = waited {
+                self.pacing.remove(target, place);
+            }
             self.disconnect_stale(now, stale);
             return;
         }

@@ -11,7 +11,7 @@ mod setup;
 
 use super::wire::{Ece, Message, PortSpace, PrivateData, RejectReason, Req, ServiceId, Transport};
 use super::*;
-use crate::ids::{Gid, Qpn};
+use crate::ids::{Gid, QKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::time::Time;
@@ -297,6 +297,28 @@ fn rej(pair: &mut Pair, side: usize) -> wire::Rej {
     match pair.take() {
         (from, Message::Rej(rej)) if from == side => rej,
         other => panic!("{other:?}"),
+    }
+}
+
+/// Returns the REP of a server that the test does not have, with this queue pair.
+fn rep_of(qpn: u32, client: CommId) -> wire::Rep {
+    wire::Rep {
+        local_comm_id: 0x999,
+        remote_comm_id: client.0,
+        qkey: QKey(0),
+        qpn: Qpn::new(qpn),
+        eecn: 0,
+        ece: Ece::default(),
+        starting_psn: Psn::new(0),
+        responder_resources: 0,
+        initiator_depth: 0,
+        target_ack_delay: 0,
+        failover_accepted: 0,
+        flow_control: false,
+        rnr_retry_count: 0,
+        srq: false,
+        ca_guid: guid(SERVER),
+        private_data: PrivateData::default(),
     }
 }
 

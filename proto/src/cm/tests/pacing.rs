@@ -253,6 +253,39 @@ fn timeout_backs_off_if_answers_take_longer_than_the_first_rfc_6298() {
     assert!(burst.reqs < 2300, "{}", burst.reqs);
 }
 
+/// The REP of a peer with a stale queue pair (12.9.8.3.1) answers a REQ that waits to be
+/// retransmitted.
+#[test]
+fn refused_rep_takes_its_req_from_the_fifo() {
+    let mut pair = Pair::new();
+    pair.established();
+    let clients = connect_many(&mut pair, 0x1000..0x1000 + 300);
+    take_reqs(&mut pair);
+    pair.wait_for(CLIENT);
+    // The first 64 are retransmitted, and the next 64 wait.
+    assert_eq!(take_reqs(&mut pair).len(), 64);
+    pair.say(CLIENT, &Message::Rep(rep_of(0x22, clients[64])));
+    assert_eq!(
+        rej(&mut pair, CLIENT).reason,
+        RejectReason::STALE_CONNECTION
+    );
+    pair.drop_in_flight();
+    pair.say(CLIENT, &mra(clients[0]));
+    assert_eq!(take_reqs(&mut pair), [0x1000 + 65]);
+    // It is retransmitted after the time that the peer may need for its TimeWait.
+    let refused = pair.now;
+    let is_it = |sent: &Transmit| match Message::parse(&sent.mad[..]).unwrap().1 {
+        Message::Req(req) => req.local_comm_id == clients[64].0,
+        _ => false,
+    };
+    while !pair.sent.iter().any(|(_, sent)| is_it(sent)) {
+        pair.drop_in_flight();
+        pair.wait_for(CLIENT);
+        pair.collect();
+    }
+    assert!(pair.now.since(refused) >= timing::duration(20));
+}
+
 #[test]
 fn rej_is_no_measurement() {
     let mut pair = Pair::new();

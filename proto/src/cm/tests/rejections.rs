@@ -1,8 +1,7 @@
 //! Rejections and dropped messages (12.6.7, 12.9.8.3).
 
 use super::*;
-use crate::cm::wire::{Answered, ApStatus, Apr, Dreq, Ece, Info, Lap, Path, Rej, Rep};
-use crate::ids::QKey;
+use crate::cm::wire::{Answered, ApStatus, Apr, Dreq, Info, Lap, Path, Rej};
 
 fn reject(pair: &mut Pair, side: usize, id: CommId) -> Result<(), CallError> {
     let now = pair.now;
@@ -432,24 +431,7 @@ fn other_messages_for_unknown_ids_are_dropped_silently() {
 fn rep_with_another_remote_id_is_dropped() {
     let mut pair = Pair::new();
     let ids = pair.established();
-    let rep = Message::Rep(Rep {
-        local_comm_id: 0x999,
-        remote_comm_id: ids.0.0,
-        qkey: QKey(0),
-        qpn: Qpn::new(0x44),
-        eecn: 0,
-        ece: Ece::default(),
-        starting_psn: Psn::new(0),
-        responder_resources: 0,
-        initiator_depth: 0,
-        target_ack_delay: 0,
-        failover_accepted: 0,
-        flow_control: false,
-        rnr_retry_count: 0,
-        srq: false,
-        ca_guid: guid(SERVER),
-        private_data: PrivateData::default(),
-    });
+    let rep = Message::Rep(rep_of(0x44, ids.0));
     pair.say(CLIENT, &rep);
     pair.assert_silence();
     assert_eq!(pair.state(CLIENT, ids.0), State::Established);

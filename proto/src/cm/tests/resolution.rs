@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cm::wire::{Info, SidrRep, SidrStatus};
-use crate::ids::QKey;
 
 fn wanted() -> Resolve {
     Resolve {
