@@ -11,7 +11,7 @@
 //! requests by a few timeouts only.
 
 use super::CommId;
-use super::round_trip::RoundTrip;
+use super::round_trip::{RoundTrip, ShortestRoundTrip};
 use super::wire::ServiceId;
 use crate::ids::Gid;
 use crate::time::Time;
@@ -59,6 +59,7 @@ struct Destination {
     /// The waiting requests by their place.
     waiting: BTreeMap<u64, CommId>,
     round_trip: RoundTrip,
+    shortest: ShortestRoundTrip,
     /// The time of the latest answer.
     answered: Option<Time>,
     /// Until then, further losses belong to the same event and do not reduce the limit.
@@ -72,6 +73,7 @@ impl Default for Destination {
             unanswered: BTreeMap::new(),
             waiting: BTreeMap::new(),
             round_trip: RoundTrip::default(),
+            shortest: ShortestRoundTrip::default(),
             answered: None,
             reduced_until: Time(0),
         }
@@ -83,10 +85,10 @@ impl Destination {
         self.unanswered.is_empty() && self.waiting.is_empty()
     }
 
-    /// Records the time of an answer.
-    fn measured(&mut self, after: Duration) {
+    /// Records the time of an answer, which arrives at `now`.
+    fn measured(&mut self, after: Duration, now: Time) {
         self.round_trip.add(after);
-        let is_short = after <= self.round_trip.shortest() * SHORT_ROUND_TRIP;
+        let is_short = after <= self.shortest.add(after, now) * SHORT_ROUND_TRIP;
         if is_short && !self.waiting.is_empty() {
             self.limit = (self.limit + 1).min(MAX_LIMIT);
         }
@@ -161,7 +163,7 @@ impl RequestPacing {
             destination.answered = Some(now);
             if let Some(after) = after {
                 let is_first = !destination.round_trip.is_measured();
-                destination.measured(after);
+                destination.measured(after, now);
                 if is_first {
                     return destination.unanswered.values().copied().collect();
                 }

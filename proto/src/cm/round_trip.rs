@@ -5,6 +5,7 @@
 //! retransmitted sooner.
 
 use crate::ids::Gid;
+use crate::time::Time;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl RoundTrips {
 /// included.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct RoundTrip {
-    /// Mean, deviation and minimum; `None` before the first measurement.
+    /// Mean and deviation; `None` before the first measurement.
     measured: Option<Measured>,
     /// The number of times that the timeout has been doubled since the last measurement.
     backoff: u32,
@@ -47,7 +48,6 @@ pub(super) struct RoundTrip {
 struct Measured {
     mean: Duration,
     deviation: Duration,
-    shortest: Duration,
 }
 
 impl RoundTrip {
@@ -68,12 +68,10 @@ impl RoundTrip {
             None => Measured {
                 mean: sample,
                 deviation: sample / 2,
-                shortest: sample,
             },
             Some(before) => Measured {
                 mean: (before.mean * 7 + sample) / 8,
                 deviation: (before.deviation * 3 + before.mean.abs_diff(sample)) / 4,
-                shortest: before.shortest.min(sample),
             },
         };
         self.measured = Some(measured);
@@ -83,11 +81,6 @@ impl RoundTrip {
     /// Whether there was a measurement.
     pub fn is_measured(&self) -> bool {
         self.measured.is_some()
-    }
-
-    /// The shortest round trip.
-    pub fn shortest(&self) -> Duration {
-        self.measured.map_or(Duration::ZERO, |m| m.shortest)
     }
 
     /// Doubles the timeout until the next measurement (5.5 to 5.7). An answer to a message that was
@@ -102,6 +95,47 @@ impl RoundTrip {
             let timeout = measured.mean + (measured.deviation * 4).max(Self::MIN_MARGIN);
             (timeout * (1 << self.backoff)).min(timeout.max(Self::FIRST_TIMEOUT))
         })
+    }
+}
+
+/// The shortest round trip of the last [`Self::PERIOD`] to twice that: as the base delay of LEDBAT
+/// (RFC 6817, 4.2), it follows a path that has become longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShortestRoundTrip {
+    /// The shortest one of the current period, and of the one before.
+    current: Duration,
+    previous: Duration,
+    /// The begin of the current period.
+    began: Time,
+}
+
+impl Default for ShortestRoundTrip {
+    fn default() -> Self {
+        ShortestRoundTrip {
+            current: Duration::MAX,
+            previous: Duration::MAX,
+            began: Time(0),
+        }
+    }
+}
+
+impl ShortestRoundTrip {
+    /// The length of a period.
+    pub const PERIOD: Duration = Duration::from_secs(60);
+
+    /// Adds a measurement, and returns the shortest round trip.
+    pub fn add(&mut self, sample: Duration, now: Time) -> Duration {
+        let elapsed = now.since(self.began);
+        if elapsed >= Self::PERIOD {
+            self.previous = match elapsed < Self::PERIOD * 2 {
+                true => self.current,
+                false => Duration::MAX,
+            };
+            self.current = Duration::MAX;
+            self.began = now;
+        }
+        self.current = self.current.min(sample);
+        self.current.min(self.previous)
     }
 }
 
@@ -122,7 +156,6 @@ mod tests {
         }
         assert!(trip.timeout() >= RoundTrip::MIN_MARGIN + Duration::from_micros(20));
         assert!(trip.timeout() < RoundTrip::MIN_MARGIN * 2);
-        assert_eq!(trip.shortest(), Duration::from_micros(20));
     }
 
     #[test]
@@ -142,6 +175,22 @@ mod tests {
         let measured = trip.timeout();
         trip.back_off();
         assert_eq!(trip.timeout(), measured);
+    }
+
+    #[test]
+    fn shortest_round_trip_is_of_two_periods_rfc_6817() {
+        let mut shortest = ShortestRoundTrip::default();
+        let mut after = |seconds, millis| {
+            let now = Time(0) + Duration::from_secs(seconds);
+            shortest.add(Duration::from_millis(millis), now).as_millis()
+        };
+        assert_eq!(after(1000, 5), 5);
+        assert_eq!([after(1001, 3), after(1059, 8)], [3, 3]);
+        // The next period, and the one after it.
+        assert_eq!([after(1061, 8), after(1120, 7)], [3, 3]);
+        assert_eq!(after(1121, 9), 7);
+        // Nothing was measured for two periods.
+        assert_eq!(after(1300, 20), 20);
     }
 
     #[test]

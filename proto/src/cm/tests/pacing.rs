@@ -1,6 +1,7 @@
 //! The limit of unanswered REQs to a destination.
 
 use super::*;
+use crate::cm::round_trip::ShortestRoundTrip;
 use crate::cm::wire::Answered;
 
 /// The first limit of unanswered REQs.
@@ -251,6 +252,18 @@ fn timeout_backs_off_if_answers_take_longer_than_the_first_rfc_6298() {
     burst.connect(1, |now, _| Some(now + Duration::from_millis(1)));
     burst.connect(2000, |now, _| Some(now + Duration::from_millis(150)));
     assert!(burst.reqs < 2300, "{}", burst.reqs);
+}
+
+#[test]
+fn limit_grows_on_a_path_that_has_become_longer() {
+    let mut burst = Burst::new();
+    burst.connect(200, |now, _| Some(now + Duration::from_millis(1)));
+    let began = burst.now + ShortestRoundTrip::PERIOD * 2;
+    burst.now = began;
+    burst.connect(3000, |now, _| Some(now + Duration::from_millis(20)));
+    // A limit of 200 would take 15 round trips.
+    let time = burst.now.since(began);
+    assert!(time <= Duration::from_millis(20) * 6, "{time:?}");
 }
 
 /// The REP of a peer with a stale queue pair (12.9.8.3.1) answers a REQ that waits to be
