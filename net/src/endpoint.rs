@@ -323,16 +323,25 @@ impl Endpoint {
 
     /// The first half of [`Endpoint::recv`], for the receive socket with a number: receives once.
     /// Unless it returns 0, the caller must pass the batch to [`Endpoint::deliver`] with the same
-    /// number. A number without a socket receives nothing.
+    /// number. A number without a socket receives nothing. When the process begins to distribute
+    /// queue pairs to more sockets, the others receive nothing until socket 0 is empty, so that the
+    /// packets of a queue pair stay in order.
     ///
     /// # Errors
     /// When the socket fails.
     #[inline]
     pub fn fill(&self, number: usize, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.set_moved_deadline(false);
+        let token = self.steering.drain_token();
         match self.receivers.get(number) {
-            Some(receiver) => self.inbound.receive(batch, receiver.as_fd()),
-            None => Ok(0),
+            Some(receiver) if !self.steering.must_drain(number) => {
+                let received = self.inbound.receive(batch, receiver.as_fd());
+                if number == 0 && matches!(received, Ok(0)) {
+                    self.steering.drained(token);
+                }
+                received
+            }
+            _ => Ok(0),
         }
     }
 

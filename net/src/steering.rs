@@ -49,7 +49,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use sweep::{ANSWER_MAGIC, Answer, NO_OPCODE, PROBE_MAGIC, Probe, Sweep};
@@ -81,7 +81,17 @@ pub(super) struct Steering {
     own_sockets: AtomicUsize,
     /// The number of this process's sockets to which the last program that it attached distributes.
     steered_sockets: AtomicUsize,
+    /// The latest end of the drain of socket 0, or [`NOT_DRAINING`]. `Time::NEVER` while a program
+    /// is being attached that distributes to more sockets than the one before.
+    drain_ends: AtomicU64,
 }
+
+/// See [`Steering::must_drain`].
+const NOT_DRAINING: u64 = 0;
+
+/// The longest time for which the other sockets are not read while socket 0 has datagrams from
+/// before the program. A socket that always has datagrams must not stop the others.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(5);
 
 struct State {
     indices: SocketIndices,
@@ -129,6 +139,7 @@ impl Steering {
             lowest: AtomicU8::new(slot),
             own_sockets: AtomicUsize::new(1),
             steered_sockets: AtomicUsize::new(1),
+            drain_ends: AtomicU64::new(NOT_DRAINING),
         };
         let live = live_slots().map_err(|e| OpenError::system("listing processes", e))?;
         let mut state = steering.state();
@@ -167,6 +178,33 @@ impl Steering {
     #[inline]
     pub(super) fn steered_sockets(&self) -> usize {
         self.steered_sockets.load(Ordering::Relaxed)
+    }
+
+    /// Whether the socket with this number must not be read yet: socket 0 may have earlier
+    /// datagrams of a connection that a new program has moved to this one.
+    #[inline]
+    pub(super) fn must_drain(&self, number: usize) -> bool {
+        let ends = self.drain_ends.load(Ordering::Acquire);
+        ends != NOT_DRAINING && number != 0 && crate::clock::now() < Time(ends)
+    }
+
+    /// Returns a token for [`Steering::drained`], to be taken before socket 0 is read.
+    #[inline]
+    pub(super) fn drain_token(&self) -> u64 {
+        self.drain_ends.load(Ordering::Acquire)
+    }
+
+    /// Records that socket 0 was empty after `token` was taken.
+    #[inline]
+    pub(super) fn drained(&self, token: u64) {
+        if token != NOT_DRAINING && token != Time::NEVER.0 {
+            let _ = (self.drain_ends).compare_exchange(
+                token,
+                NOT_DRAINING,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
     }
 
     /// Whether the kernel has refused this process's program, or its sockets have left the group.
@@ -457,6 +495,10 @@ impl Steering {
         let own =
             |slots: &program::Distribution| slots.get(&self.slot).cloned().unwrap_or_default();
         let others = own(&slots).first().copied();
+        let is_wider = own(&slots).len() > self.steered_sockets();
+        if is_wider {
+            self.drain_ends.store(Time::NEVER.0, Ordering::Release);
+        }
         let mut attached = program::attach(receiver, &slots, others);
         if attached.is_err() && slots.values().any(|sockets| sockets.len() > 1) {
             // A long program may exceed `net.core.optmem_max`.
@@ -475,6 +517,10 @@ impl Steering {
                 state.is_disabled = true;
                 state.pending = false;
             }
+        }
+        if is_wider {
+            let ends = crate::clock::now() + DRAIN_TIMEOUT;
+            self.drain_ends.store(ends.0, Ordering::Release);
         }
     }
 }

@@ -305,6 +305,52 @@ fn sockets_of_a_process_are_selected_by_the_low_bits_of_the_qpn() {
 }
 
 #[test]
+fn packets_of_a_queue_pair_stay_in_order_when_it_moves_to_another_socket() {
+    let mut other = Node::new(own_address(), Options::default());
+    loop {
+        let mut node = Node::with_sockets(own_address(), 2);
+        let to = (node.endpoint.address(), node.qpn_of(17));
+        let read = |node: &mut Node, number| {
+            let Node {
+                endpoint, receive, ..
+            } = node;
+            let mut read = Vec::new();
+            while endpoint.fill(number, receive).unwrap() > 0 {
+                endpoint.deliver(number, receive, |d| read.push(number_of(d.bytes)));
+            }
+            read
+        };
+        // Until the program is attached, packets arrive at socket 0.
+        let (mut sent, mut before) = (0, now());
+        let mut got = Vec::new();
+        while node.endpoint.steered_sockets() == 1 {
+            for number in [0, 1] {
+                got.extend(read(&mut node, number));
+            }
+            sent += 1;
+            other.send(to, sent, &[64]);
+            before = now();
+            let Node {
+                endpoint, receive, ..
+            } = &mut node;
+            endpoint.service(receive, |_| ()).unwrap();
+        }
+        sent += 1;
+        other.send(to, sent, &[64]);
+        let early = read(&mut node, 1);
+        if now().since(before) >= steering::DRAIN_TIMEOUT {
+            // The drain may have ended.
+            continue;
+        }
+        assert_eq!(early, []);
+        got.extend(read(&mut node, 0));
+        got.extend(read(&mut node, 1));
+        assert!(got.into_iter().eq(1..=sent));
+        return;
+    }
+}
+
+#[test]
 fn sweep_of_another_process_learns_all_sockets_of_this_one() {
     let address = own_address();
     let mut other = Node::new(own_address(), Options::default());
