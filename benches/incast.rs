@@ -235,10 +235,8 @@ fn ping_in_threads(
         let threads: Vec<_> = (streams.into_iter())
             .map(|stream| scope.spawn(|| exchange(stream)))
             .collect();
-        let results = threads.into_iter().map(|it| it.join());
-        results
-            .map(|it| it.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
-            .collect::<io::Result<()>>()
+        let mut results = threads.into_iter().map(|it| it.join());
+        results.try_for_each(|it| it.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
     })?;
     println!(
         "{:.0}",
