@@ -3,10 +3,18 @@
 mod common;
 
 use common::{ALL, Buffer, End, TEST_TIMEOUT, pair};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use urxe_driver::path;
 use urxe_proto::work::SendOp;
+
+/// Serializes the tests: where the polls of two threads contend, the process opens several receive
+/// sockets, and the progress thread checks them at intervals.
+fn alone() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A pause of this length may let the watchdog expire, whose first timeout is twice as long.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -27,10 +35,10 @@ fn poll_for(end: &End, time: Duration) -> u64 {
 
 #[test]
 fn progress_thread_does_not_wake_while_the_program_polls() {
+    let _alone = alone();
     let (a, _b) = pair(|_| ());
     let wakeups = || path::get().counters().wakeups.get();
     let start = Instant::now();
-    // The other test of this process may wake the thread meanwhile.
     loop {
         let before = wakeups();
         let pauses = poll_for(&a, Duration::from_millis(100));
@@ -43,6 +51,7 @@ fn progress_thread_does_not_wake_while_the_program_polls() {
 
 #[test]
 fn progress_thread_receives_after_the_program_has_polled() {
+    let _alone = alone();
     let (a, b) = pair(|_| ());
     let mut from = Buffer::new(&a.pd, 64, ALL);
     let to = Buffer::new(&b.pd, 64, ALL);
