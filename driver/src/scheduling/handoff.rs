@@ -238,9 +238,9 @@ impl Handoff {
     }
 
     /// Returns whether an ACK may be delayed: the program's polls send it, or the progress thread
-    /// some milliseconds after the last poll or wait. `is_waiter` says that the calling thread is the receiver, and sends the
-    /// ACK itself before it sleeps again: then the progress thread may also be parked, since the
-    /// thread wakes it in [`Handoff::leave`].
+    /// some milliseconds after the last poll or wait. `is_waiter` says that the calling thread is
+    /// the receiver, and sends the ACK itself before it sleeps again: then the progress thread may
+    /// also be parked, since the thread wakes it in [`Handoff::leave`].
     ///
     /// In the other modes the progress thread has sent all delayed ACKs after it stored the mode.
     pub(crate) fn may_delay_acks(&self, is_waiter: bool) -> bool {
